@@ -1,4 +1,4 @@
-"""Pages of lists: a page token holds the key behind which the next page begins, for the same request of a tenant."""
+"""Pages of lists: a page token holds the key after which the next page begins, for the same request of a tenant."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Paged(Protocol):
 
 
 def page_token(query: Sequence[object], key: Sequence[str | int]) -> str:
-    """The token of the page behind a key. `query`: the JSON values that must be equal on all pages."""
+    """The token of the page after a key. `query`: the JSON values that must be equal on all pages."""
     return base64.urlsafe_b64encode(json.dumps([_digest(query), *key]).encode()).decode()
 
 

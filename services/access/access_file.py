@@ -88,7 +88,8 @@ def _check_unique(table: str, key: str, entries: list[tuple[str, ...]]) -> None:
             if value in seen:
                 field = f"{table}[{index}].{key}"
                 raise InvalidRequest(f"the access file: {field}: {value[:80]!r} already exists", field=field)
-            seen.update({value} if value else ())
+            if value:
+                seen.add(value)
 
 
 def _fault_of(error: ValidationError) -> InvalidRequest:
@@ -148,7 +149,8 @@ def with_rotated_token(
     """
     old = _token(text, name)
     lines = [f'sha256 = "{sha256}"']
-    lines += [f"expires = {_time(expires)}"] if expires else []
+    if expires:
+        lines.append(f"expires = {_time(expires)}")
     if previous_expires:
         lines += [f'previous_sha256 = "{old.sha256}"', f"previous_expires = {_time(previous_expires)}"]
 
@@ -201,7 +203,7 @@ def _changed(text: str, name: str, line: Callable[[str], list[str]], expected: t
 
 
 def _tables(lines: list[str]) -> Iterator[tuple[int, int]]:
-    """The ranges of lines of token tables, as (first line, line behind the last)."""
+    """The ranges of lines of token tables, as (first line, line after the last)."""
     heads = [number for number, line in enumerate(lines) if line.lstrip().startswith("[")]
     for head, following in zip(heads, [*heads[1:], len(lines)], strict=True):
         # Comments right above the next table belong to that table.

@@ -181,7 +181,8 @@ async def serve_http(
                     await serving
                     raise PreconditionFailed("the gateway did not start", field="http_listen")
             host, port = bound.getsockname()[:2]
-            yield f"{'https' if context is not None else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
+            scheme = "http" if context is None else "https"
+            yield f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
         finally:
             server.ends.set()
             await serving

@@ -40,7 +40,7 @@ def code() -> MountedDirectory:
 def packages() -> MountedDirectory:
     """A copy of the tree-sitter parsers without other installed packages; it is on no command's path.
 
-    Raises PreconditionFailed where this user has no private directory for the copy.
+    Raises PreconditionFailed if this user has no private directory for the copy.
     """
 
     def copy(draft: Path) -> None:
@@ -94,11 +94,11 @@ def runtime_directory() -> Path:
     return parent
 
 
-_LIBRARIES = ("usr/lib", "usr/lib64", "usr/local/lib")
+_LIBRARIES = ("/usr/lib", "/usr/lib64", "/usr/local/lib")
 _PACKAGES = ("site-packages", "dist-packages")
-_LOCAL_PROGRAMS = ("usr/local/bin", "usr/local/sbin")
-_SYSTEM_PROGRAMS = ("usr/bin", "usr/sbin")
-_MODULES = ("usr/lib/node_modules", "usr/local/lib/node_modules")
+_LOCAL_PROGRAMS = ("/usr/local/bin", "/usr/local/sbin")
+_SYSTEM_PROGRAMS = ("/usr/bin", "/usr/sbin")
+_MODULES = ("/usr/lib/node_modules", "/usr/local/lib/node_modules")
 _NPM = "npm"
 # Scripts that belong to an interpreter itself.
 _OWN = ("python", "pydoc", "pdb", "2to3", "idle", "pygettext", "py3", "pyvenv")
@@ -161,50 +161,40 @@ class StandIns:
 
 
 def stand_ins() -> StandIns:
-    """The stand-ins of this user. Raises PreconditionFailed where the user has no private directory."""
+    """The stand-ins of this user. Raises PreconditionFailed if the user has no private directory."""
     home = runtime_directory() / "stand-ins"
     home.mkdir(mode=0o700, exist_ok=True)
     return StandIns(home)
 
 
-def find_concealment(replacements: StandIns, root: Path = Path("/")) -> tuple[Mount, ...]:
-    """The mounts, in order, that hide the packages of the host whose files lie below `root`, which sessions see at `/`.
-
-    They are cached until one of the directories concerned changes.
-    """
-    packages = _packages(root, tuple(_changed(f"{root}/{name}") for name in _LIBRARIES))
-    directories = (*packages, *(f"{root}/{name}" for name in (*_LOCAL_PROGRAMS, *_SYSTEM_PROGRAMS, *_MODULES)))
-    changed = tuple(map(_changed, directories))
-    mounts = _concealment(replacements, root, packages, changed)
+def find_concealment(replacements: StandIns) -> tuple[Mount, ...]:
+    """The mounts, in order, that hide the host's packages; cached until one of the directories concerned changes."""
+    packages = _packages(tuple(map(_changed, _LIBRARIES)))
+    changed = tuple(map(_changed, (*packages, *_LOCAL_PROGRAMS, *_SYSTEM_PROGRAMS, *_MODULES)))
+    mounts = _concealment(replacements, packages, changed)
     if not all(os.path.exists(mount.source) for mount in mounts):  # noqa: PTH110 - hot
         # The directory for temporary files was cleaned up.
         _concealment.cache_clear()
-        mounts = _concealment(replacements, root, packages, changed)
+        mounts = _concealment(replacements, packages, changed)
     return mounts
 
 
 @lru_cache(maxsize=16)
-def _concealment(
-    replacements: StandIns, root: Path, packages: tuple[Path, ...], _: tuple[int, ...]
-) -> tuple[Mount, ...]:
+def _concealment(replacements: StandIns, packages: tuple[Path, ...], _: tuple[int, ...]) -> tuple[Mount, ...]:
     filled = tuple(path for path in packages if any(path.iterdir()))
     recorded = frozenset(program for path in filled for program in _recorded(path))
-
-    def inside(path: Path) -> str:
-        return f"/{path.relative_to(root)}"
-
-    mounts = [Mount(source=str(replacements.empty()), target=inside(path)) for path in filled]
-    for modules in (path for name in _MODULES if _has_others(path := root / name)):
-        mounts.append(Mount(source=str(replacements.npm_only()), target=inside(modules)))
+    mounts = [Mount(source=str(replacements.empty()), target=str(path)) for path in filled]
+    for modules in filter(_has_others, map(Path, _MODULES)):
+        mounts.append(Mount(source=str(replacements.npm_only()), target=str(modules)))
         if (modules / _NPM).is_dir():
-            mounts.append(Mount(source=str(modules / _NPM), target=inside(modules / _NPM)))
-    system = (path for name in _SYSTEM_PROGRAMS for path in _hidden(root / name, recorded))
+            mounts.append(Mount(source=str(modules / _NPM), target=str(modules / _NPM)))
+    system = (path for name in _SYSTEM_PROGRAMS for path in _hidden(Path(name), recorded))
     programs = (path for path in system if path.name.startswith(_TOOLS) or path in recorded)
-    mounts += [Mount(source=str(replacements.hidden()), target=inside(path)) for path in programs]
-    for directory in (root / name for name in _LOCAL_PROGRAMS):
+    mounts += [Mount(source=str(replacements.hidden()), target=str(path)) for path in programs]
+    for directory in map(Path, _LOCAL_PROGRAMS):
         if hidden := frozenset(path.name for path in _hidden(directory, recorded)):
             mounts.append(Mount(source=str(directory), target=shown_at(directory)))
-            mounts.append(Mount(source=str(replacements.programs(directory, hidden)), target=inside(directory)))
+            mounts.append(Mount(source=str(replacements.programs(directory, hidden)), target=str(directory)))
     return tuple(mounts)
 
 
@@ -228,7 +218,7 @@ def own_interpreter() -> Path:
 
 
 def interpreter(prefix: Path) -> Path:
-    """The program of a Python installation. Raises PreconditionFailed where there is none."""
+    """The program of a Python installation. Raises PreconditionFailed if there is none."""
     if prefix == Path(sys.base_prefix):
         return own_interpreter()
     programs = sorted(path for path in (prefix / "bin").glob("python3.*") if path.name[8:].isdigit())
@@ -243,8 +233,8 @@ def shown_at(directory: Path) -> str:
 
 
 @lru_cache(maxsize=16)
-def _packages(root: Path, _: tuple[int, ...]) -> tuple[Path, ...]:
-    libraries = [path for name in _LIBRARIES for path in sorted((root / name).glob("python3*"))]
+def _packages(_: tuple[int, ...]) -> tuple[Path, ...]:
+    libraries = [path for name in _LIBRARIES for path in sorted(Path(name).glob("python3*"))]
     return tuple(path for library in libraries for name in _PACKAGES if (path := library / name).is_dir())
 
 

@@ -20,7 +20,7 @@ from swe_ai_fleet.domain.command import NOBODY, Owner
 
 # A release wakes the next waiter. Polling finds only the slots that a killed process held.
 _POLL_SECONDS = (0.03, 0.09)
-# Where the file system has no named pipes, polling finds every slot of another process.
+# If the file system has no named pipes, polling finds every slot of another process.
 _POLL_SECONDS_UNWOKEN = (0.003, 0.009)
 # A ticket that was not renewed for this long belongs to a dead or hanging process and is skipped.
 _STALE_SECONDS = 2.0
@@ -197,7 +197,7 @@ class CpuSlots:
             lane.turn = turn
 
     def _serve(self, queue: list[_Ticket]) -> bool:
-        """Give one free slot to a waiter of this process; False where none could be given."""
+        """Give one free slot to a waiter of this process; False if none could be given."""
         for ticket in queue:
             if ticket.token != self._token or (slot := self._take(self._allowed(ticket, queue))) is None:
                 continue
@@ -301,7 +301,7 @@ class CpuSlots:
         return sorted(waiting, key=lambda ticket: (*(turns[name] for name in ticket.turns), ticket.since))
 
     def _end_turn(self, ticket: _Ticket) -> None:
-        """Put a served tenant and its execution behind the others."""
+        """Put a served tenant and its execution after the others."""
         is_new = False
         for name in ticket.turns:
             is_new = _touch(f"{self._turns}/{name}") or is_new

@@ -30,7 +30,7 @@ _CLOSED_LEVELS = 40
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskUsage:
-    """Bytes on the disk. `complete` is False where a directory could not be read."""
+    """Bytes on the disk. `complete` is False if a directory could not be read."""
 
     bytes: int
     complete: bool = True
@@ -220,7 +220,7 @@ def _nameless(pids: Iterable[int]) -> int:
 def remove_tree(root: Path, *, ignore_errors: bool = False) -> None:
     """Remove an untrusted directory tree, with locked directories and any depth. Blocking.
 
-    Nothing outside `root` is touched: links are removed, never followed. Raises OSError where something cannot be
+    Nothing outside `root` is touched: links are removed, never followed. Raises OSError if something cannot be
     removed, unless `ignore_errors`.
     """
     try:

@@ -49,7 +49,7 @@ _FORMAT = "1"
 
 
 def carried(shell: str) -> MountedDirectory:
-    """The copies, made with the first call. Raises PreconditionFailed where Python names no dynamic loader."""
+    """The copies, made with the first call. Raises PreconditionFailed if Python names no dynamic loader."""
     copies = made_once(runtime_directory() / f"carried-{_identity(shell)}", lambda draft: _copy(shell, draft))
     return MountedDirectory(outside=str(copies), inside=_INSIDE)
 

@@ -107,7 +107,7 @@ class InteractiveProcess:
     ) -> InteractiveProcess:
         """Start a command over the directory `root`, an absolute path without links.
 
-        Raises PreconditionFailed where it cannot be confined as requested, Unavailable where it does not start.
+        Raises PreconditionFailed if it cannot be confined as requested, Unavailable if it does not start.
         """
         if command.confined and policy.level is not IsolationLevel.BUBBLEWRAP:
             raise PreconditionFailed(f"it must run in bubblewrap, but the sandbox is {policy.level}")

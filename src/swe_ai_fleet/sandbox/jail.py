@@ -271,7 +271,7 @@ def _host_parts(scratch: Scratch, environment: Environment) -> list[str]:
 
 
 def _check_links(scratch: Scratch, image: ImageRoot | None, targets: Iterable[str]) -> None:
-    """Raise PreconditionFailed where the path of a mount point contains a link that the image or a command made.
+    """Raise PreconditionFailed if the path of a mount point contains a link that the image or a command made.
 
     Bubblewrap would follow the link and mount at its target. No command of an image runs during the check: such a
     workspace has one session at a time.

@@ -123,7 +123,7 @@ class Handover:
         return self._identity.dropped and (self._cost < _CHEAP_SECONDS or rested)
 
     def give(self) -> None:
-        """Give the user all files that are not theirs yet. Raises PreconditionFailed where that is not permitted."""
+        """Give the user all files that are not theirs yet. Raises PreconditionFailed if that is not permitted."""
         if not self._identity.dropped:
             return
         started = time.thread_time()
@@ -179,7 +179,7 @@ def _open_shared_memory() -> set[int]:
 
 
 def require_landlock() -> Landlock:
-    """The Landlock of this kernel. Raises PreconditionFailed where there is none."""
+    """The Landlock of this kernel. Raises PreconditionFailed if there is none."""
     landlock = Landlock.find()
     if landlock is None:
         raise PreconditionFailed("this kernel has no Landlock", hint="boot with lsm=landlock,... (Linux 5.13 or newer)")

@@ -225,7 +225,7 @@ def _supervise(channel: _socket.socket, supervision: dict[str, object]) -> None:
 
 
 def _require_isolation(outsider: int) -> None:
-    """Raise OSError where signals reach a process outside the domain: later, one is sent to every process."""
+    """Raise OSError if signals reach a process outside the domain: later, one is sent to every process."""
     try:
         os.kill(outsider, 0)
     except PermissionError:

@@ -384,7 +384,7 @@ async def _copy_chunks(reader: asyncio.StreamReader, writer: asyncio.StreamWrite
         if size is None:
             raise _RefusalError(400, "Bad chunk")
         writer.write(size[0])
-        # Each chunk ends with CRLF. Trailers behind the last one are not forwarded.
+        # Each chunk ends with CRLF. Trailers after the last one are not forwarded.
         await _copy(reader, writer, int(size[1], 16) + 2)
         if int(size[1], 16) == 0:
             return

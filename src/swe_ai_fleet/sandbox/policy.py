@@ -174,7 +174,7 @@ class ControlGroups:
         return self._adopt(directory, limits) if "pids" in limits else set()
 
     def create(self, policy: SandboxPolicy, tenant: str = "") -> ControlGroup | None:
-        """A new group with a policy's limits for a tenant's processes, or None where none can be created."""
+        """A new group with a policy's limits for a tenant's processes, or None if none can be created."""
         quota = max(1_000, round(policy.max_cpus * _PERIOD_MICROSECONDS))
         amounts = {
             "processes": policy.max_processes,
@@ -233,7 +233,7 @@ def _delegate(directory: Path) -> None:
     control = directory / _SUBTREE_CONTROL
     if control.exists():
         for controller in ("+pids", "+memory", "+cpu"):
-            # Refused where the group holds processes itself, or the controller is not delegated to it.
+            # Refused if the group holds processes itself, or the controller is not delegated to it.
             with suppress(OSError):
                 control.write_text(controller)
 

@@ -77,7 +77,7 @@ def stragglers(session: int, marker: bytes) -> list[int]:
         if not entry.name.isdigit() or int(entry.name) == session:
             continue
         with suppress(OSError, IndexError):
-            # The fields behind the command's name, which may itself hold spaces and parentheses.
+            # The fields after the command's name, which may itself hold spaces and parentheses.
             fields = (entry / "stat").read_bytes().rpartition(b")")[2].split()
             if fields[0] == b"Z":
                 continue
@@ -176,7 +176,7 @@ async def started_group(*argv: str, **options: Any) -> asyncio.subprocess.Proces
     A cancellation while it starts kills the whole group. asyncio would kill only the leader: the first process of a
     namespace that bubblewrap has just made would wait for it for ever, and asyncio for the pipes that it holds.
 
-    Raises OSError where there is no such program.
+    Raises OSError if there is no such program.
     """
     starting = asyncio.ensure_future(asyncio.create_subprocess_exec(*argv, **options, start_new_session=True))
     try:

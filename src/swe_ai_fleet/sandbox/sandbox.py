@@ -217,7 +217,7 @@ async def _choose(requested: Requested) -> SandboxHost:
 
 
 async def _tried(level: IsolationLevel) -> SandboxHost:
-    """This host with a level at which a command was run. Raises PreconditionFailed where that does not work."""
+    """This host with a level at which a command was run. Raises PreconditionFailed if that does not work."""
     host = await SandboxHost.find(SandboxPolicy(level=level))
     if level is IsolationLevel.NONE:
         return host

@@ -303,7 +303,7 @@ def _refuse(numbers: list[int], answer: int) -> list[_Instruction]:
 
 
 def _when(call: _Numbers, column: int, body: list[_Instruction]) -> list[_Instruction]:
-    """Run `body` for one call only; behind it the number of the call is loaded again."""
+    """Run `body` for one call only; after it the number of the call is loaded again."""
     number = call[column]
     if number is None:
         return []

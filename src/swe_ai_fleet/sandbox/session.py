@@ -33,7 +33,7 @@ _SWEEP_SECONDS = 5.0
 class Launch:
     """The start of a session: the argv that ends in the runner, and the first text for the runner.
 
-    `marker` is a variable (NAME=TEXT) that all commands inherit, by which their processes are recognised where there is
+    `marker` is a variable (NAME=TEXT) that all commands inherit, by which their processes are recognised if there is
     neither a process namespace nor a keeper. `kept` says that the runner has a keeper above it (see
     landlock_launcher.py) in place of a process namespace. With a `container` the session runs in that container.
     """
@@ -94,7 +94,7 @@ class SandboxSession:
     async def start(cls, launch: Launch) -> SandboxSession:
         """Start a session and wait until its runner answers.
 
-        Raises PreconditionFailed with the sandbox's error, Unavailable where nothing started or answered in time.
+        Raises PreconditionFailed with the sandbox's error, Unavailable if nothing started or answered in time.
         """
         try:
             session = cls(launch, (await launch.container.connected())[0] if launch.container else None)
@@ -279,7 +279,7 @@ class SandboxSession:
         return bool(data)
 
     def _drain(self) -> bool:
-        """Read the pipes until they are empty; False where a process keeps writing."""
+        """Read the pipes until they are empty; False if a process keeps writing."""
         if self._pipes.closed:
             return True
         reads = [(self._pipes.output[0], 0), (self._pipes.errors[0], 1)]

@@ -65,7 +65,7 @@ class SandboxHost:
     async def find(
         cls, policy: SandboxPolicy, slots: CpuSlots | None = None, container: ImageContainer | None = None
     ) -> SandboxHost:
-        """Look at this host. Raises PreconditionFailed where it lacks the tool of the policy's level."""
+        """Look at this host. Raises PreconditionFailed if it lacks the tool of the policy's level."""
         level, groups = policy.level, ControlGroups.discover()
         if slots is not None:
             slots.on_crowd = lambda tenant, crowd: groups.weigh(tenant, crowd=crowd)
@@ -169,7 +169,7 @@ class LocalWorkspace:
 
         A command that makes the workspace hold more than `max_disk_bytes` is killed; while it holds more, commands can
         only remove files. Their stderr says so. Raises InvalidRequest for arguments that no process can be given,
-        PreconditionFailed where the sandbox does not start.
+        PreconditionFailed if the sandbox does not start.
         """
         before = jail.forwarding(self.environment) if self._proxy is not None and self._level.mounts else ()
         source = render(command, mount=self.mount, before=before)
@@ -206,7 +206,7 @@ class LocalWorkspace:
 
         The program can read the workspace's directory and `readable`, and write `writable`, at their own paths, and
         nothing else. Unconfined, it could be led anywhere by a live process of the workspace that swaps a directory for
-        a link. The prefix is empty with the level `none`. Raises PreconditionFailed where the sandbox does not work.
+        a link. The prefix is empty with the level `none`. Raises PreconditionFailed if the sandbox does not work.
         """
         return (await self._host()).confining((self.root, *readable), writable)
 

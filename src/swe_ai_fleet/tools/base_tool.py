@@ -44,7 +44,7 @@ _TOOL_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 def presented(operation: str, value: object) -> ToolResult:
     """Any value as the result of a call.
 
-    The text says so where the value is None or empty. A dict with a text under `error` is a failed call.
+    The text says so if the value is None or empty. A dict with a text under `error` is a failed call.
     """
     if isinstance(value, ToolResult):
         return value

@@ -304,7 +304,7 @@ def _shown_headers(response: httpx2.Response) -> dict[str, str]:
 
 
 def _without_user_info(address: str) -> str:
-    """A URL up to its query, without user info before the first slashes or in the authority behind them."""
+    """A URL up to its query, without user info before the first slashes or in the authority after them."""
     slashes = _SLASHES.search(address)
     if slashes is None:
         return _anonymous(address)

@@ -60,12 +60,8 @@ class TypedOperation:
     def _name(self) -> str:
         return self.function.__name__ if self.bare else f"{self.tool}_{self.function.__name__}"
 
-    @property
-    def spec(self) -> OperationSpec:
-        return self._spec
-
     @cached_property
-    def _spec(self) -> OperationSpec:
+    def spec(self) -> OperationSpec:
         return OperationSpec(
             name=self._name,
             tool=self.tool,

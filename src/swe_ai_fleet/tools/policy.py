@@ -39,7 +39,7 @@ class Policy:
         return not self._refusal(spec)
 
     def refusal(self, spec: OperationSpec, arguments: Mapping[str, object]) -> str:
-        """The reason why a call is refused, for the model and the audit; empty where it is allowed."""
+        """The reason why a call is refused, for the model and the audit; empty if it is allowed."""
         return self._refusal(spec) or self._path_refusal(spec, arguments)
 
     def _refusal(self, spec: OperationSpec) -> str:

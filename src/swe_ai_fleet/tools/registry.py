@@ -206,7 +206,7 @@ class ToolRegistry:
         self.pipeline = pipeline or Pipeline()
         self.standard = {tool.name: tool for tool in standard}
         self.registered: dict[str, BaseTool] = {}
-        self._face = RegisteredTools((), pipeline=self.pipeline)
+        self._toolkit = RegisteredTools((), pipeline=self.pipeline)
         self.register_tools(*tools)
 
     @classmethod
@@ -228,7 +228,7 @@ class ToolRegistry:
     def register_tool(self, tool: T) -> T:
         """Register a tool and return it, so that this works as a decorator of a class or a function.
 
-        Raises InvalidRequest where the name is taken or the declaration is wrong. Registering a tool twice is allowed.
+        Raises InvalidRequest if the name is taken or the declaration is wrong. Registering a tool twice is allowed.
         """
         self.register_tools(cast("Registrable", tool))
         return tool
@@ -283,7 +283,7 @@ class ToolRegistry:
             return {"error": record.close(unknown).observation()}
         values: list[object] = []
         operation = RegisteredOperation(tool, keep=values.append)
-        result = await self.pipeline.call(operation, self._face, arguments)
+        result = await self.pipeline.call(operation, self._toolkit, arguments)
         if not values:
             return {"error": result.observation()}
         (value,) = values

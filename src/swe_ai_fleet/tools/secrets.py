@@ -200,7 +200,7 @@ class Secrets:
     """Known secret values; calling it masks them in a text.
 
     It finds a value in any case, as base64 at every alignment (also URL-safe, also in broken lines), as hexadecimal,
-    and behind up to three layers of escapes (percent-encoding of any part, JSON, Python, shell, XML). Each line of a
+    and within up to three layers of escapes (percent-encoding of any part, JSON, Python, shell, XML). Each line of a
     value of several lines is masked too. Where a text is marked as cut ("...", "…"), four characters of a value at the
     edge are enough; at the text's own ends a third of it. Values shorter than six characters are ignored.
 

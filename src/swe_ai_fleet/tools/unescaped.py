@@ -44,7 +44,7 @@ class DerivedText:
         return self._parent.origin(self._source(start)[0], self._source(end - 1)[1])
 
     def without_line_ends(self) -> DerivedText:
-        """The text without line ends and the indentation behind them, since encoders break long lines."""
+        """The text without line ends and the indentation after them, since encoders break long lines."""
         if "\n" not in self.text and "\r" not in self.text:
             return self
         return DerivedText(_LINE_ENDS.sub("", self.text), self, _LINE_ENDS)

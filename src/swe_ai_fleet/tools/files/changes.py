@@ -32,7 +32,7 @@ class FileState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileChange:
-    """A file before and after, by its real path; None where there is no file."""
+    """A file before and after, by its real path; None if there is no file."""
 
     path: str
     before: FileState | None
@@ -130,7 +130,7 @@ class ChangeHistory:
 
 
 def digest(state: FileState | None) -> str | None:
-    """The SHA-256 of a file's content, None where there is no file."""
+    """The SHA-256 of a file's content, None if there is no file."""
     return hashlib.sha256(state.data).hexdigest() if state is not None else None
 
 
@@ -173,7 +173,7 @@ class PatchedFiles:
         return {"paths": paths, "added": self._added, "removed": self._removed, "syntax_errors": len(self.warnings)}
 
     def add(self, file: FileEdit) -> None:
-        """Add one file of the patch. Raises ToolFailure where its hunks do not fit or the file may not be changed."""
+        """Add one file of the patch. Raises ToolFailure if its hunks do not fit or the file may not be changed."""
         name = file.target or file.source or ""
         try:
             self._add(file)
@@ -242,9 +242,10 @@ class PatchedFiles:
                 raise ToolFailure("the patch deletes it without its lines; files_delete_file deletes a file")
             return None, offsets
         mode = before.mode if before else None
-        if file.executable is not None:
-            mode = mode if mode is not None else 0o755 if file.executable else None
-            mode = None if mode is None else mode | 0o111 if file.executable else mode & ~0o111
+        if file.executable:
+            mode = (0o755 if mode is None else mode) | 0o111
+        elif file.executable is False and mode is not None:
+            mode &= ~0o111
         return FileState(data=data, mode=mode), offsets
 
     def _refuse_links(self, path: str) -> None:

@@ -47,7 +47,7 @@ class FileEdit:
     """The changes of a patch to one file.
 
     `source` is None for a new file, `target` None for a deleted one; they differ for a renamed or (`copy`) copied file.
-    `executable` is None where the patch does not change the mode.
+    `executable` is None if the patch does not change the mode.
     """
 
     source: str | None
@@ -222,7 +222,7 @@ def _hunk(hunk: ParsedHunk) -> EditHunk:
                 for side in last:
                     side[-1] = side[-1].removesuffix("\n")
                 continue
-            case _:  # an empty line behind this hunk
+            case _:  # an empty line after this hunk
                 continue
         for side in last:
             side.append(str(line.value))

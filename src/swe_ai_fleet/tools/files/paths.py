@@ -154,7 +154,7 @@ class Tree:
             return len(_names(entry.directory, entry.name))
 
     def make_directory(self, path: str) -> bool:
-        """Create a directory and its parents; False where it already exists."""
+        """Create a directory and its parents; False if it already exists."""
         with _path_errors(path), self._walk(path, create=True) as entry:
             if entry.info is None:
                 _make_directory(entry.directory, entry.name)

@@ -245,7 +245,7 @@ class DecodedText:
         return replace(self, content=content)
 
     def encode(self, path: str) -> bytes:
-        """The bytes to write. Raises ToolFailure where the encoding lacks a character."""
+        """The bytes to write. Raises ToolFailure if the encoding lacks a character."""
         content = self.content
         if self.newline == "\r\n":
             content = content.replace("\r\n", "\n").replace("\n", "\r\n")
@@ -322,7 +322,7 @@ def split_lines(text: str) -> list[str]:
 
 
 def unified_diff(before: str, after: str, *, source: str, target: str) -> str:
-    """The diff from `before` to `after`, empty where they are the same. Raises ToolFailure above MAX_LINES lines."""
+    """The diff from `before` to `after`, empty if they are the same. Raises ToolFailure above MAX_LINES lines."""
     old, new = split_lines(before), split_lines(after)
     if max(len(old), len(new)) > MAX_LINES:
         raise ToolFailure(f"texts of more than {MAX_LINES} lines are not compared; compare parts with a command")
@@ -350,7 +350,7 @@ def numbered(lines: Sequence[str], first: int, last: int, *, room: int) -> tuple
 
 def border(lines: Sequence[str], first: int, last: int) -> str:
     """The lines before and after a changed passage, and the passage itself if it is a single line."""
-    numbers = (first - 1, *((first,) if first == last else ()), last + 1)
+    numbers = (first - 1, first, last + 1) if first == last else (first - 1, last + 1)
     return "\n".join(_row(number, lines[number - 1]) for number in numbers if 0 < number <= len(lines))
 
 

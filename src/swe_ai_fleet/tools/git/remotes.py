@@ -49,7 +49,7 @@ class GitRemotes:
         max_sent_bytes: The limit of one push.
         resolver: Resolves names; by default the system's.
 
-    Raises InvalidRequest where two grants have the same name.
+    Raises InvalidRequest if two grants have the same name.
     """
 
     def __init__(

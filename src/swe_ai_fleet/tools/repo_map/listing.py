@@ -25,7 +25,7 @@ _GIT = (
     "-c", "safe.directory=*", "ls-files", "-z",
 )  # fmt: skip
 _VARIABLES = {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "GIT_LITERAL_PATHSPECS": "1", "LC_ALL": "C.UTF-8"}
-# Directories of installed or built files, skipped where there is no .gitignore.
+# Directories of installed or built files, skipped if there is no .gitignore.
 _SKIPPED = frozenset({"__pycache__", "build", "dist", "node_modules", "site-packages", "target", "venv", "vendor"})
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -140,7 +140,7 @@ def _with_digests(root: str, listing: Listing) -> Listing:
 
 
 def _git(root: str, scope: str, *options: str) -> bytes | None:
-    """Git's output; None where there is no repository or no git, or git fails."""
+    """Git's output; None if there is no repository or no git, or git fails."""
     try:
         done = subprocess.run(
             [*_GIT, *options, "--", scope],

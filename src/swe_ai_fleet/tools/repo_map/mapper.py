@@ -58,7 +58,7 @@ async def draw_map(
 
     A `narrow` map holds only definitions that are relevant to the focus.
 
-    Raises ToolFailure where it takes too long or the program fails.
+    Raises ToolFailure if it takes too long or the program fails.
     """
     max_chars = max_tokens * CHARS_PER_TOKEN
     request = {"scope": scope, "focus": focus, "max_chars": max_chars, "narrow": narrow, "seconds": PARSE_SECONDS}

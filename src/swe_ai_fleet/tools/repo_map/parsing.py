@@ -27,7 +27,7 @@ def parse_files(
     """Yield (file, tags, whether the content still has the file's digest) in order, for at most `seconds`.
 
     A file whose parser crashes or takes longer than 10 s has no definitions; the tags of an unreadable file are None.
-    Cache tags under a digest only if the content still has it. Raises RuntimeError where the program itself fails.
+    Cache tags under a digest only if the content still has it. Raises RuntimeError if the program itself fails.
     """
     deadline, index = time.monotonic() + seconds, 0
     while index < len(files) and time.monotonic() < deadline:

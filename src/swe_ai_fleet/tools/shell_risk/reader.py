@@ -290,7 +290,7 @@ class _Reader(ShellText):
         target = self._word()
         if sign == "<<<" or (sign in (">&", "<&") and target.text is not None and re.fullmatch(r"\d|-", target.text)):
             return True
-        # bash expands the word behind `>&` a second time, quoted or not.
+        # bash expands the word after `>&` a second time, quoted or not.
         plain = target.text is not None and _NAME_OF_FILE.fullmatch(target.text)
         if sign == "<&" or (sign == ">&" and (number or not plain)):
             raise UnreadableShell("a descriptor that is computed")

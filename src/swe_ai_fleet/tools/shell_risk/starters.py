@@ -116,7 +116,7 @@ def _find(words: Words, scope: CommandScope) -> Iterator[str]:
 
 
 def _end_of_exec(words: Words) -> int:
-    """The number of words of a command of `find -exec`; 0 where versions of find would disagree about its end."""
+    """The number of words of a command of `find -exec`; 0 if versions of find would disagree about its end."""
     for at, word in enumerate(words):
         if word.text == ";":
             return at
@@ -184,7 +184,7 @@ _PYTHON_MODULES = names("pytest unittest py_compile compileall ruff mypy pyright
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GoalRunner:
-    """A program that runs goals which the repository defines: the harmless goals, and options behind them."""
+    """A program that runs goals which the repository defines: the harmless goals, and options after them."""
 
     goals: frozenset[str]
     options: Options = field(default_factory=Options)

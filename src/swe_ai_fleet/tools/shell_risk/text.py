@@ -107,7 +107,7 @@ class ShellText(ABC):
         )
 
     def _quote(self, sign: str) -> str:
-        """The character behind a backslash, or the content of single quotes."""
+        """The character after a backslash, or the content of single quotes."""
         if sign == "\\":
             piece = self._text[self._at + 1 : self._at + 2]
             if piece in ("", "\n"):
@@ -242,7 +242,7 @@ class ShellText(ABC):
             self._at = len(self._text) if end < 0 else end
 
     def _lines(self) -> None:
-        """Skip blanks, comments and line ends, and read the here-documents behind line ends."""
+        """Skip blanks, comments and line ends, and read the here-documents after line ends."""
         self._blanks()
         while self._peek("\n"):
             self._at += 1
@@ -250,7 +250,7 @@ class ShellText(ABC):
             self._blanks()
 
     def _take(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
-        """Match at this position and move behind the match."""
+        """Match at this position and move after the match."""
         match = pattern.match(self._text, self._at)
         self._at = match.end() if match else self._at
         return match

@@ -72,7 +72,7 @@ def go_module(manifest: str) -> str:
 
 
 def _read(words: tuple[str, ...]) -> tuple[list[str], list[str], list[str]]:
-    """(options, each as one word; packages; `-args` and the words behind it) of a command."""
+    """(options, each as one word; packages; `-args` and the words after it) of a command."""
     cut = words.index("-args") if "-args" in words else len(words)
     options: list[str] = []
     packages: list[str] = []

@@ -220,19 +220,19 @@ class JavaScript:
             case "jest":
                 whole = all(_above(path, self.root) in self.inventory.files for path in files)
                 names = ("--runTestsByPath", *operands) if whole else tuple(f"/{_literal(path)}" for path in files)
-                return ((f"--testNamePattern={word}",) if word else ()) + (names if files else ())
+                return (*_option("--testNamePattern", word), *(names if files else ()))
             case "vitest":
-                return ((f"--testNamePattern={word}",) if word else ()) + tuple(operands)
+                return (*_option("--testNamePattern", word), *operands)
             case "mocha":
-                return ((f"--grep={word}",) if word else ()) + (("--recursive", *operands) if operands else ())
+                return (*_option("--grep", word), *(("--recursive", *operands) if operands else ()))
             case "ava":
-                return ((f"--match=*{word}*",) if word else ()) + tuple(operands)
+                return (*_option("--match", f"*{word}*" if word else ""), *operands)
             case "tap" if not word:
                 return tuple(operands)
             case "node":
                 test_files = dict.fromkeys(file for path in files for file in self._node_files(path))
                 names = [f"./{path}" if path.startswith(("-", "@")) else path for path in test_files]
-                return ((f"--test-name-pattern={word}",) if word else ()) + tuple(names)
+                return (*_option("--test-name-pattern", word), *names)
             case _:
                 if word or files:
                     raise ToolFailure(f"{runner} takes no paths or keyword from here: select with shell_run_command")
@@ -285,7 +285,7 @@ def _with_words(part: ScriptCommand, words: Sequence[str], selection: Selection)
         tail = _REPORTER.sub("-R tap", tail)
     if part.runner != "node":
         return f"{part.head}{tail} {shlex.join(words)}".strip()
-    # Node treats options behind file names as arguments of those files.
+    # Node treats options after file names as arguments of those files.
     options = [word for word in words if word.startswith("-")]
     names = [word for word in words if not word.startswith("-")]
     return " ".join(filter(None, (part.head, shlex.join(options), tail.strip(), shlex.join(names))))
@@ -306,6 +306,10 @@ def _without_names(part: ScriptCommand) -> str:
 
 def _notes(script: ScriptLine) -> tuple[str, ...]:
     return (f"left out, since it tests nothing: {'; '.join(script.left_out)}",) if script.left_out else ()
+
+
+def _option(name: str, value: str) -> tuple[str, ...]:
+    return (f"{name}={value}",) if value else ()
 
 
 def _literal(path: str) -> str:

@@ -235,7 +235,8 @@ def _linter_of(words: list[str], directory: str, paths: Collection[str]) -> Lint
         path = (stem if stem == word else stem.rpartition("/")[0]).removeprefix("./").rstrip("/")
         if word.startswith("-"):
             option = "" if _NOT_KEPT.fullmatch(word) else word
-            options += [option] if option else []
+            if option:
+                options.append(option)
             continue
         if option and "=" not in option and (_VALUED.search(option) or prefix + path not in paths):
             options.append(word)

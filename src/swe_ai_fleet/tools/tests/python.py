@@ -89,7 +89,7 @@ def pytest_plan(
 
 
 def _operand(path: str) -> str:
-    """A path that pytest does not treat as an option (which it accepts behind `--` too) or an options file (`@`)."""
+    """A path that pytest does not treat as an option (which it accepts after `--` too) or an options file (`@`)."""
     if not path.strip() or "\0" in path:
         raise ToolFailure(f"{path[:80]!r} selects nothing; leave it out to run all tests")
     return f"./{path}" if path.startswith(("-", "@")) else path
@@ -112,7 +112,7 @@ DISCOVER = ("python3", "-m", "unittest", "discover")
 
 
 def checked_name(tree: Tree, name: str) -> str:
-    """A dotted name, unchanged, or the real path of a file or directory, with the part behind its `::`.
+    """A dotted name, unchanged, or the real path of a file or directory, with the part after its `::`.
 
     Raises ToolRefusal for a text that looks like an option, ToolFailure for one that is neither.
     """
@@ -154,7 +154,7 @@ def unittest_plan(
 
 
 def _django_options(words: tuple[str, ...], *, named: bool) -> tuple[str, ...]:
-    """The words behind Django's `test`, without the options to drop, and without labels if others are `named`."""
+    """The words after Django's `test`, without the options to drop, and without labels if others are `named`."""
     options: list[str] = []
     rest = list(words)
     while rest:

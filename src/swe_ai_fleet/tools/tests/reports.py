@@ -65,8 +65,10 @@ def without_passes(text: str, whole: str = "") -> str:
     for passed, group in groupby(text.split("\n"), lambda line: bool(_PASSED.fullmatch(line[:_LONGEST_PASSED]))):
         rows = list(group)
         counted = counted or (not passed and any(_COUNTED.fullmatch(row[:_LONGEST_PASSED]) for row in rows))
-        left_out = passed and len(rows) >= _FEWEST_PASSED
-        lines += [f"[... {len(rows)} lines of tests that passed{where} ...]"] if left_out else rows
+        if passed and len(rows) >= _FEWEST_PASSED:
+            lines.append(f"[... {len(rows)} lines of tests that passed{where} ...]")
+        else:
+            lines += rows
     return "\n".join(lines) if counted and len(lines) < text.count("\n") + 1 else text
 
 

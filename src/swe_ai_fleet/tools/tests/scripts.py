@@ -74,7 +74,7 @@ class ScriptLine:
     Attributes:
         before: Commands that the tests may need, in their order.
         runners: The commands that start a known runner; if there is none, the last command that does not lint.
-        left_out: Commands that are not run: linters, type checkers, and those behind the tests.
+        left_out: Commands that are not run: linters, type checkers, and those after the tests.
     """
 
     before: tuple[ScriptCommand, ...] = ()
@@ -278,7 +278,7 @@ def assigned(argv: tuple[str, ...]) -> tuple[dict[str, str], tuple[str, ...]]:
 
 
 def is_pytest(argv: tuple[str, ...]) -> bool:
-    """Whether a test command runs pytest: by name, as a module, or behind `uv run` and similar commands."""
+    """Whether a test command runs pytest: by name, as a module, or after `uv run` and similar commands."""
     names = [PurePosixPath(word).name in ("pytest", "py.test") for word in argv]
     return any(named and (i == 0 or argv[i - 1] in ("-m", "run", "--")) for i, named in enumerate(names))
 
