@@ -164,10 +164,6 @@ class Following:
         """Wait until the index holds everything that was in the bucket when following began."""
         await self._wait(lambda: self._caught_up, timeout)
 
-    async def vectors(self, *, timeout: float) -> None:
-        """Wait until no memory waits for its vector."""
-        await self._wait(lambda: self._caught_up and not self._waiting, timeout)
-
     async def _wait(self, met: Callable[[], bool], timeout: float) -> None:
         try:
             async with asyncio.timeout(timeout), self._moved:

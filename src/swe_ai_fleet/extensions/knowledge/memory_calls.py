@@ -84,10 +84,6 @@ def fields_within(message: str, **renamed: str) -> AbstractContextManager[None]:
 DEFAULT_RECALLED = 3
 
 
-async def _room_for_all(_: str, __: int) -> None:
-    """Accepts everything, without a limit of what tenants store."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class ContextCalls(ContextServiceServicer):
     """Some of the service's RPCs.
@@ -96,7 +92,7 @@ class ContextCalls(ContextServiceServicer):
         check_room: Raises ResourceExhausted where a tenant may not store so many bytes more.
     """
 
-    check_room: Callable[[str, int], Awaitable[object]] = _room_for_all
+    check_room: Callable[[str, int], Awaitable[object]]
 
     async def check(self, request: Message) -> None:
         """Whether the tenant may store what a request adds. Raises ResourceExhausted, Unavailable."""

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.memory import Memory, MemoryKind, MemoryScope
-from swe_ai_fleet.extensions.knowledge.ranking import SAY_NOTHING, MemoryMatch, stem
+from swe_ai_fleet.extensions.knowledge.ranking import SAY_NOTHING, MemoryMatch
 
 FILE_NAME = "memory-index.db"
 MAX_INDEXED_CHARS = 100_000
@@ -116,11 +116,6 @@ def parts(text: str) -> str:
         for run in _UNSPACED.findall(word):
             words.extend(run[start : start + 2] for start in range(len(run) - 1))
     return " ".join(words)
-
-
-def terms(text: str) -> list[str]:
-    """The words of `indexed` in order, stemmed."""
-    return [stem(word) for word in _WORD.findall(indexed(text))]
 
 
 def indexed_words(text: str) -> str:

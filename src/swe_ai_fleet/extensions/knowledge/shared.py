@@ -110,12 +110,6 @@ class SharedMemories:
         """Raises InternalFault where the index would become stale unnoticed."""
         self._following.check()
 
-    async def settled(self) -> None:
-        """Wait until every memory of the bucket can be found by words and by meaning. Raises Unavailable."""
-        await self._following.caught_up(timeout=self._timeout)
-        if self._meaning.space:
-            await self._following.vectors(timeout=self._timeout)
-
     async def remember(self, memory: Memory) -> bool:
         """Store a memory, its secrets masked; False where it exists already. It is durable when this returns.
 
