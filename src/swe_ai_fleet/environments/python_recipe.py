@@ -34,8 +34,8 @@ from swe_ai_fleet.environments.python_project import (
     workspace_members,
 )
 from swe_ai_fleet.environments.recipe import Choice, Machine, PythonRecipe, Recipe, choose_python
-from swe_ai_fleet.environments.repository_files import RepositoryFiles, is_requirements, joined
-from swe_ai_fleet.environments.requirements import PYTHON_LOCKS, is_plain, read_requirements, wanted_files
+from swe_ai_fleet.environments.repository_files import PYTHON_LOCKS, RepositoryFiles, is_requirements, joined
+from swe_ai_fleet.environments.requirements import is_plain, read_requirements, wanted_files
 from swe_ai_fleet.tools.tests.inventory import PYTEST, uses_pytest
 
 # Options in pytest's configuration that a plug-in must understand.

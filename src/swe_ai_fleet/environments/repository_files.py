@@ -19,13 +19,9 @@ from swe_ai_fleet.tools.tests.inventory import is_test, parsed_toml, toml
 
 Table = Mapping[str, object]
 
-PACKAGE_LOCKS = frozenset(
-    {
-        *("uv.lock", "poetry.lock", "pdm.lock", "pylock.toml", "Pipfile.lock"),
-        *("package-lock.json", "npm-shrinkwrap.json", "pnpm-lock.yaml", "yarn.lock"),
-    }
-)
-_LOCKS = PACKAGE_LOCKS | {"go.sum", "Cargo.lock"}
+PYTHON_LOCKS = ("uv.lock", "poetry.lock", "pdm.lock", "pylock.toml", "Pipfile.lock")
+NODE_LOCKS = ("package-lock.json", "npm-shrinkwrap.json", "pnpm-lock.yaml", "yarn.lock")
+_LOCKS = frozenset({*PYTHON_LOCKS, *NODE_LOCKS, "go.sum", "Cargo.lock"})
 _MANIFESTS = frozenset(
     {
         *("pyproject.toml", "setup.py", "setup.cfg", "Pipfile", "hatch.toml", "pytest.ini", ".pytest.ini", "tox.ini"),
@@ -122,7 +118,7 @@ class RepositoryFiles:
 
     def releases_until(self, directory: str) -> str:
         """The day up to which releases count for a directory: `until` where no lock of Python or Node has its say."""
-        return "" if self.nearest(directory, *sorted(PACKAGE_LOCKS)) else self.until
+        return "" if self.nearest(directory, *PYTHON_LOCKS, *NODE_LOCKS) else self.until
 
     def digest(self, paths: Iterable[str]) -> str:
         """A digest of the files: whether each exists and what it holds."""

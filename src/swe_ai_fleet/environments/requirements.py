@@ -150,8 +150,6 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 _NPM_NAME = re.compile(r"(?:@[A-Za-z0-9][\w.-]{0,100}/)?[A-Za-z0-9_][\w.-]{0,200}", re.A)
 _NPM_VERSION = re.compile(r"[0-9][0-9A-Za-z.+-]{0,100}")
 _INTEGRITY = re.compile(r"sha(?:1|256|384|512)-[A-Za-z0-9+/=]{20,100}")
-NODE_LOCKS = ("package-lock.json", "npm-shrinkwrap.json", "pnpm-lock.yaml", "yarn.lock")
-PYTHON_LOCKS = ("uv.lock", "poetry.lock", "pdm.lock", "pylock.toml", "Pipfile.lock")
 # Messages of pip about a conflicting pin, and about a pin that this interpreter cannot have.
 _CONSTRAINT = re.compile(r"\(constraint\) ([A-Za-z0-9][A-Za-z0-9._-]*)")
 _UNAVAILABLE = re.compile(
