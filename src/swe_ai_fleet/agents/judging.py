@@ -18,6 +18,7 @@ from swe_ai_fleet.agents.prompting import (
     LETTERS,
     Fence,
     ballot_order,
+    changed_lines,
     changed_tests,
     evidence,
     fair_shares,
@@ -97,10 +98,9 @@ def judge_messages(
     shares = fair_shares([len(diff) for diff in diffs], chars_left - 2 * part * len(order))
     for at, name in enumerate(order):
         artifacts, report = candidates_by_id[name].artifacts, reports.get(name, CheckReport(candidate_id=name))
-        changed = f"{artifacts.insertions} lines added, {artifacts.deletions} removed"
         tests = changed_tests(report, fence, part // 2)
         text = [
-            f"{changed}:\n{fence(diffs[at], max(_LEAST_CHARS, shares[at]))}",
+            f"{changed_lines(artifacts)}:\n{fence(diffs[at], max(_LEAST_CHARS, shares[at]))}",
             "What the checks said:",
             evidence(report, fence, part // 2 if tests else part),
         ]

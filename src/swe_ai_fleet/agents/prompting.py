@@ -14,7 +14,7 @@ from string import ascii_uppercase
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
-from swe_ai_fleet.domain.candidate import CheckReport, CheckResult, ForeignTests, Verdict
+from swe_ai_fleet.domain.candidate import Artifacts, CheckReport, CheckResult, ForeignTests, Verdict
 from swe_ai_fleet.domain.review import Critique, Finding, ProofOutcome
 from swe_ai_fleet.domain.task import Task
 from swe_ai_fleet.domain.text import well_formed
@@ -161,6 +161,10 @@ def changed_tests(report: CheckReport, fence: Fence, limit: int) -> str:
         for test in report.changed_tests
     ]
     return fence("\n\n".join(texts), limit + _TEST_HEAD_CHARS * count)
+
+
+def changed_lines(artifacts: Artifacts) -> str:
+    return f"{artifacts.insertions} lines added, {artifacts.deletions} removed"
 
 
 def in_words(critique: Critique) -> str:

@@ -16,6 +16,7 @@ from swe_ai_fleet.agents.prompting import (
     LETTERS,
     Fence,
     ballot_order,
+    changed_lines,
     changed_tests,
     evidence,
     fair_shares,
@@ -36,6 +37,7 @@ from swe_ai_fleet.domain.candidate import Artifacts
 from swe_ai_fleet.domain.errors import InvalidRequest, ModelError, NotFound, PatchRejected
 from swe_ai_fleet.domain.message import Message, UserMessage
 from swe_ai_fleet.domain.review import Review
+from swe_ai_fleet.domain.text import counted
 from swe_ai_fleet.domain.trajectory import StopReason, Trajectory
 from swe_ai_fleet.ports import Clone, EvidenceWorkspaces, SecretMask
 from swe_ai_fleet.tools.files import FileTool
@@ -149,8 +151,7 @@ def _settled(subject: Subject, fence: Fence) -> list[str]:
 
 
 def size_of(artifacts: Artifacts) -> str:
-    files = len(artifacts.files_changed)
-    return f"{files} file{'' if files == 1 else 's'}, {artifacts.insertions} lines added, {artifacts.deletions} removed"
+    return f"{counted(len(artifacts.files_changed), 'file')}, {changed_lines(artifacts)}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, Field
 
 from swe_ai_fleet.agents.budget import Budget
 from swe_ai_fleet.agents.judging import room_for
-from swe_ai_fleet.agents.prompting import Fence, changed_tests, evidence, wishes
+from swe_ai_fleet.agents.prompting import Fence, changed_lines, changed_tests, evidence, wishes
 from swe_ai_fleet.agents.recorded_run import read_run
 from swe_ai_fleet.agents.run_deps import RunContext, RunDeps, RunEnding, RunRecorder, short_limits
 from swe_ai_fleet.agents.spec import RecordedQuestions
@@ -184,8 +184,7 @@ class _Scoring:
         part = max(_LEAST_CHARS, self._room // 12)
         for title, text in wishes(self._assignment.task):
             yield title, beginning(self._mask(text), min(_TASK_CHARS, self._room // 4))
-        changed = f"{artifacts.insertions} lines added, {artifacts.deletions} removed"
-        yield "The change", f"{changed}:\n{fence(self._patch, self._room // 2)}"
+        yield "The change", f"{changed_lines(artifacts)}:\n{fence(self._patch, self._room // 2)}"
         yield "What the checks said", evidence(report, fence, part)
         if report.foreign is not None:
             yield "What the verdict rests on", fence("\n".join(report.reasons), part // 2)
