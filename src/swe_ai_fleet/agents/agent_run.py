@@ -197,7 +197,7 @@ class RunParts:
                 on_shrunk()
 
     def affordable(self) -> Sampling:
-        """The sampling, with completions no longer than the tokens left in the budget, where the context has room."""
+        """The sampling, with completions no longer than the tokens left in the budget, if the context has room."""
         sampling, tokens_left, room = self.sampling, self.budget.tokens_left, self.history.room
         if tokens_left is None or (sampling.max_tokens is not None and sampling.max_tokens <= tokens_left):
             return sampling

@@ -94,7 +94,7 @@ class Budget:
 
     @property
     def tokens_left(self) -> int | None:
-        """Prompt and completion tokens together; None where nothing limits them."""
+        """Prompt and completion tokens together; None if nothing limits them."""
         if not self.limits.max_tokens:
             return None
         return max(0, self.limits.max_tokens - self.usage.total_tokens - self._reserved.total_tokens)

@@ -104,7 +104,7 @@ class TokenCount:
         return max(round(size / _MOST), round(self._tokens + (size - self._size) / self.bytes_per_token))
 
     def fitting(self, tokens: int) -> int:
-        """The bytes of messages that make a prompt of about `tokens`; negative where nothing fits."""
+        """The bytes of messages that make a prompt of about `tokens`; negative if nothing fits."""
         return int(self._size + (tokens - self._tokens) * self.bytes_per_token)
 
 
@@ -141,7 +141,7 @@ def cleared(messages: Sequence[Message], *, room: int, keep: int) -> list[Messag
 def tail(messages: Sequence[Message], *, start: int, room: int, at_least_one: bool = False) -> list[Message]:
     """The last whole turns from `start` on that fit into `room` bytes together.
 
-    If even the last turn is too long, it comes with its tool outputs cut, where that is enough. `at_least_one`: it
+    If even the last turn is too long, it comes with its tool outputs cut, if that is enough. `at_least_one`: it
     comes in any case, for its calls are still to be answered.
     """
     begins = turns(messages, start=start)
@@ -168,7 +168,7 @@ def _shortened(turn: Sequence[Message], room: int) -> list[Message]:
 
 
 def cut(message: Message, chars: int) -> Message:
-    """The message, its text cut to head and tail where it has more than `chars` characters."""
+    """The message, its text cut to head and tail if it has more than `chars` characters."""
     content = truncate(message.content, chars)
     return message if content is message.content else replace(message, content=content)
 
@@ -222,7 +222,7 @@ class History:
 
     @property
     def room(self) -> int | None:
-        """About how many tokens the next prompt leaves free in the context; None where its size is not known."""
+        """About how many tokens the next prompt leaves free in the context; None if its size is not known."""
         return max(0, self._context - self.tokens) if self._context else None
 
     def add(self, *messages: Message) -> None:

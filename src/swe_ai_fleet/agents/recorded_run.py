@@ -118,7 +118,7 @@ def concluded(earlier: RunState, kind: type[T]) -> T | None:
 class WorkspaceKeeper:
     """Stores checkpoints of one clone: only the last one is kept, of at most `max_bytes`.
 
-    `kept` is the last checkpoint, which an earlier process of the run may have stored.
+    `last_bundle` is the last checkpoint, which an earlier process of the run may have stored.
     """
 
     clone: Clone
@@ -127,7 +127,7 @@ class WorkspaceKeeper:
     owner: Owner
     trail: AuditTrail
     max_bytes: int | None = None
-    kept: BlobRef | None = None
+    last_bundle: BlobRef | None = None
     _token: str = field(default_factory=lambda: secrets.token_hex(8))
     _count: int = 0
     _refused: bool = False
@@ -174,7 +174,7 @@ class WorkspaceKeeper:
 
     async def supersede(self, bundle: BlobRef | None) -> None:
         """Delete the last checkpoint, which `bundle` replaces; None: the run will not be resumed."""
-        superseded, self.kept = self.kept, bundle
+        superseded, self.last_bundle = self.last_bundle, bundle
         # Earlier versions named checkpoints by their content, so another run may refer to the same blob.
         if superseded is None or superseded.name.endswith(f"/{superseded.digest}"):
             return
@@ -196,7 +196,7 @@ async def resume(earlier: RunState, keeper: WorkspaceKeeper, *, lasting: bool = 
     trail.revision = earlier.entries[-1].workspace_revision if earlier.entries else 0
     checkpoint = earlier.checkpoint
     if checkpoint is not None:
-        keeper.kept = checkpoint.bundle
+        keeper.last_bundle = checkpoint.bundle
         bundle = await keeper.blobs.get(checkpoint.bundle) if checkpoint.bundle is not None else b""
         await clone.restore(
             Checkpoint(commit=checkpoint.commit, head=checkpoint.head, branch=checkpoint.branch, bundle=bundle)

@@ -23,7 +23,7 @@ from swe_ai_fleet.tools.shell import ShellTool, interpreter
 MAX_PROOFS = 5
 """Proofs of one review, of all its candidates together; further ones are not run."""
 PROOF_SECONDS = 60.0
-"""The time limit of one run of a command, where the task's own limit is not shorter."""
+"""The time limit of one run of a command, unless the task's own limit is shorter."""
 MAX_SEEN_CHARS = 1_500
 _RUNS = 2
 _NAME_CHARS = 16

@@ -154,7 +154,7 @@ class _Scoring:
         return opened
 
     async def _ask(self, questions: RecordedQuestions, *, logprobs: bool) -> float:
-        """The score, by log-probabilities where the server gives them. Raises ValueError, ModelError, _LimitReached."""
+        """The score, by log-probabilities if the server gives them. Raises ValueError, ModelError, _LimitReached."""
         if logprobs:
             # A server's default temperature would distort the probabilities.
             sampling = Sampling(temperature=1.0, max_tokens=1)

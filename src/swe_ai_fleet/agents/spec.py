@@ -105,7 +105,7 @@ async def _resources(spec: AgentSpec[Any], run: RunContext) -> RunResources:
 async def run_agent(spec: AgentSpec[T], run: RunContext) -> T:
     """Run an agent to its end, from its first message or from where an earlier process left it.
 
-    Raises what the spec's methods raise, ModelError where the model's capabilities cannot be read, InvalidRequest for
+    Raises what the spec's methods raise, ModelError if the model's capabilities cannot be read, InvalidRequest for
     an unknown model. Model faults later and spent limits are stop reasons of the trajectory.
     """
     if run.keeper is not None:

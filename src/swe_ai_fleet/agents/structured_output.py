@@ -292,7 +292,7 @@ class _BudgetedModel(ModelWrapper):
             raise ToolFailure(
                 f"the sub-agent's question has about {prompt} tokens and its budget {tokens_left}; ask for less"
             )
-        # Servers refuse a limit beyond their context, so one is only sent where the budget is smaller.
+        # Servers refuse a limit beyond their context, so one is only sent if the budget is smaller.
         context = (await self.model.probe()).max_model_len
         bound = None if tokens_left is None or tokens_left >= context > 0 else tokens_left - prompt
         return await self.model.reply(replace(request, sampling=Sampling(max_tokens=bound)))

@@ -224,8 +224,8 @@ class _Resolver:
             return []
         nearest = max(members[0].turn for members in groups.values())
         nearest_lists = [members for members in groups.values() if members[0].turn == nearest]
-        seen = [members for members in nearest_lists if members[0].source in (ANSWER, PERSON)]
-        nearest_lists = seen[-1:] or nearest_lists
+        visible = [members for members in nearest_lists if members[0].source in (ANSWER, PERSON)]
+        nearest_lists = visible[-1:] or nearest_lists
         # Two equal calls give the same list twice.
         different = {tuple(thing.name for thing in members): members for members in nearest_lists}
         return list(different.values())

@@ -1,4 +1,4 @@
-"""Arguments adapted to an operation's JSON schema where their meaning is unambiguous."""
+"""Arguments adapted to an operation's JSON schema if their meaning is unambiguous."""
 
 from __future__ import annotations
 

@@ -308,19 +308,19 @@ def _beginning(text: str, start: int, repairs: dict[str, None]) -> int:
 def _after(text: str, end: int, value: object, repairs: dict[str, None]) -> None:
     """Refuse a second object after the first, since nobody knows which is meant; accept any other text."""
     rest = _REST.match(text, end)
-    behind = rest.end() if rest else end
-    if behind > end and text[end:behind].strip():
+    rest_end = rest.end() if rest else end
+    if rest_end > end and text[end:rest_end].strip():
         repairs["json_text_behind"] = None
-    if behind >= len(text):
+    if rest_end >= len(text):
         return
     repairs["json_text_behind"] = None
-    another = text.find("{", behind)
+    another = text.find("{", rest_end)
     if another < 0:
         return
     try:
         second: object = TolerantReader(text, unclosed=False).read(another)[0]
     except UnreadableArguments:
-        second = value if another > behind else None
+        second = value if another > rest_end else None
     if second != value and second != {}:
         raise UnreadableArguments("a second object begins here; make a call of its own for it", another)
 

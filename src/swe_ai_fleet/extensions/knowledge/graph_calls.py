@@ -80,13 +80,13 @@ def stories_page(graph: ContextGraph, request: pb.ListStoriesRequest) -> pb.List
     size = request.page_size or STORIES_PAGE_SIZE
     phases = {from_enum(Phase, pb.Phase, phase) for phase in request.phases} - {None}
     query = ("stories", request.case_id, sorted(request.phases))
-    behind = place_behind(request.page_token, query, str, str)
+    previous = place_behind(request.page_token, query, str, str)
     states = graph.case(request.case_id) if request.case_id else tuple(graph.stories.values())
     entries = [
         (_place(state), state, state.story)
         for state in states
         if state.story is not None and (not phases or state.story.phase in phases)
-        if not behind or _place(state) < behind
+        if not previous or _place(state) < previous
     ]
     entries.sort(key=lambda entry: entry[0], reverse=True)
     page = fitting((_card(state, story) for _, state, story in entries[:size]), MAX_REPLY_BYTES)

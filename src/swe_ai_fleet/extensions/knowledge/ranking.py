@@ -85,9 +85,9 @@ class Wording:
         coverage = min(sum(self.weights[word] for word in shared) / sum(self.weights.values()), 1.0)
         by_chance = len(shared) < min(2, len(self.weights))
         weights = weighed_words(text[:_MAX_TEXT_CHARS])
-        held = weights.keys() & self.words
-        if len(held) >= _LEAST_SHARED:
-            coverage = max(coverage, min(sum(weights[word] for word in held) / sum(weights.values()), 1.0))
+        common = weights.keys() & self.words
+        if len(common) >= _LEAST_SHARED:
+            coverage = max(coverage, min(sum(weights[word] for word in common) / sum(weights.values()), 1.0))
             by_chance = False
         return Overlap(coverage=coverage, by_chance=by_chance)
 

@@ -256,16 +256,16 @@ def _options(beliefs: Mapping[str, _Belief], draws: random.Random) -> tuple[Opti
 def _reason(chosen: Option, options: Sequence[Option]) -> str:
     if len(options) == 1:
         return "only option"
-    known = [option for option in options if option.tried]
-    if not known:
+    tried = [option for option in options if option.tried]
+    if not tried:
         return f"{TRIAL}nothing is known yet"
     between = f"between {chosen.low:.2f} and {chosen.high:.2f} in 9 of 10 draws"
-    here = f"{chosen.expected:.2f} ({between}) from {_outcomes(chosen)}, {chosen.best:.0%} likely best"
-    if chosen.value == known[0].value:
-        return f"the best that is known: {here}"
-    tried = here if chosen.tried else f"never tried, {chosen.best:.0%} likely best"
-    best = known[0]
-    return f"{TRIAL}{tried}; the best that is known is {best.value}: {best.expected:.2f} from {_outcomes(best)}"
+    estimate = f"{chosen.expected:.2f} ({between}) from {_outcomes(chosen)}, {chosen.best:.0%} likely best"
+    best = tried[0]
+    if chosen.value == best.value:
+        return f"the best that is known: {estimate}"
+    evidence = estimate if chosen.tried else f"never tried, {chosen.best:.0%} likely best"
+    return f"{TRIAL}{evidence}; the best that is known is {best.value}: {best.expected:.2f} from {_outcomes(best)}"
 
 
 def _outcomes(option: Option) -> str:

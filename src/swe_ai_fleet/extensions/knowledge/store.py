@@ -207,7 +207,7 @@ class ContextStore(GraphFollower):
     ) -> StoryState:
         """Decide on the current state and write the change (None: nothing); retried if another replica was faster."""
         turn = self._turns.setdefault((tenant, story_id), asyncio.Lock())
-        behind = True
+        may_be_behind = True
         async with turn:
             for _ in range(_TRIES):
                 state = self.graph(tenant).stories.get(story_id) or StoryState(story_id=story_id)
@@ -215,11 +215,11 @@ class ContextStore(GraphFollower):
                     _check_version(state, expected)
                     body = decide(self.graph(tenant), state)
                 except (NotFound, PreconditionFailed, AlreadyExists):
-                    if not behind:
+                    if not may_be_behind:
                         raise
                     # The cause may be a change of another replica that has not arrived yet.
                     await self.catch_up()
-                    behind = False
+                    may_be_behind = False
                     continue
                 if body is None:
                     return state
