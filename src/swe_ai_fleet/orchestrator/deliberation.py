@@ -210,14 +210,12 @@ class Deliberation:
         solving = asyncio.create_task(self.work.runs.solve(assignment))
         self._solving[assignment.agent_id] = solving
         try:
-            return await solving
+            return await self.work.runs.or_loss(assignment.agent_id, solving)
         except asyncio.CancelledError:
             current = asyncio.current_task()
             if not self._convincing or (current is not None and current.cancelling()):
                 raise
             return None
-        except FleetError as error:
-            return await self.work.runs.lost(assignment.agent_id, error)
         finally:
             del self._solving[assignment.agent_id]
 

@@ -158,9 +158,8 @@ class PeerReview:
         for author, reviewer in pairs(
             tuple(diffs), diffs, [*subjects_by_author], turn=number - 1, peers=peers_for(best, len(subjects_by_author))
         ):
-            requests.setdefault(reviewer, {})[subjects_by_author[author].candidate.candidate_id] = subjects_by_author[
-                author
-            ]
+            subject = subjects_by_author[author]
+            requests.setdefault(reviewer, {})[subject.candidate.candidate_id] = subject
         await self._ask(number, entries, requests)
 
     async def _review_again(self, number: int, revisions: Sequence[_Rework], current: Sequence[Author]) -> None:
