@@ -54,7 +54,7 @@ class Role(StrEnum):
 class TaskKind(StrEnum):
     """`deliberate` ranks candidates and applies nothing; `orchestrate` delivers the winner; `workflow` runs one.
 
-    `judge` ranks submitted patches: no agent works on it. `plan` is a goal of a plan session.
+    `judge` ranks patches that somebody hands in: no agent works on it. `plan` is a goal of a plan session.
     """
 
     DELIBERATE = "deliberate"

@@ -314,5 +314,5 @@ def check_parameters(parameters: Mapping[str, str]) -> None:
                 f"unknown parameter {name[:64]!r}", field=where, hint=f"one of {', '.join(PARAMETERS)}"
             )
         check_length(value, MAX_PARAMETER_CHARS, field=where)
-        if name == TEMPERATURE and number_in(value, MAX_TEMPERATURE) is None:
+        if name == TEMPERATURE and number_in(value, 0, MAX_TEMPERATURE) is None:
             raise InvalidRequest(f"{value[:64]!r} is not a temperature", field=where, hint=f"0 to {MAX_TEMPERATURE:g}")
