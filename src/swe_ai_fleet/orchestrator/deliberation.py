@@ -80,7 +80,7 @@ class Deliberation:
     _entries: dict[str, Author] = field(default_factory=dict[str, Author])
     _solving: dict[str, asyncio.Task[Candidate]] = field(default_factory=dict[str, asyncio.Task[Candidate]])
     _convincing: str = ""
-    _looking: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _stopping: asyncio.Lock = field(default_factory=asyncio.Lock)
     _rejected: list[Candidate] = field(default_factory=list[Candidate])
 
     def __post_init__(self) -> None:
@@ -221,7 +221,7 @@ class Deliberation:
 
     async def _stop_needless(self) -> None:
         """Stop the agents that are still solving, once one of the candidates is convincing."""
-        async with self._looking:
+        async with self._stopping:
             candidates = [self._entries[name].candidate for name in sorted(self._entries)]
             reports = await self._checking.beside_each_other(candidates)
             convincing_ids = (
