@@ -100,7 +100,7 @@ class OpenRun:
         self.since = at
         return True
 
-    def uncounted(self, total: Usage) -> Usage:
+    def untold(self, total: Usage) -> Usage:
         """The part of a run's total that its events did not have: its sub-agents' calls, and the cost."""
         counted = self.counted
         return Usage(
@@ -265,9 +265,9 @@ class MetricsFold:
         return Figures(usage=usage, tool_failures=failed, tools=tools).add_duration("tool_call", entry.duration_ms)
 
     def _run_ended(self, run: OpenRun, body: RunFinished, at: float) -> Figures:
-        running, uncounted = run.pause(at), run.uncounted(body.usage)
+        running, untold = run.pause(at), run.untold(body.usage)
         stops = Counter({str(body.stop_reason): 1})
-        figures = Figures(usage=uncounted, stops=stops, change=Gauges(agents=-int(running)))
+        figures = Figures(usage=untold, stops=stops, change=Gauges(agents=-int(running)))
         match body.stop_reason:
             case StopReason.FINAL_ANSWER | StopReason.AWAITING_APPROVAL:
                 figures.agents_succeeded = 1
@@ -275,9 +275,9 @@ class MetricsFold:
                 figures.agents_cancelled = 1
             case _:
                 figures.agents_failed = 1
-        if run.model and (uncounted.cost or uncounted.total_tokens):
+        if run.model and (untold.cost or untold.total_tokens):
             # Without a latency, which is not known for single calls of sub-agents.
-            figures.models[self.models.of(run.model)] = ModelFigures(calls=uncounted.model_calls, usage=uncounted)
+            figures.models[self.models.of(run.model)] = ModelFigures(calls=untold.model_calls, usage=untold)
         return figures.add_duration("agent", run.worked * 1000)
 
 
