@@ -1,4 +1,4 @@
-"""`fleet init`: a secured installation in a directory; `fleet access`: who may come in, in the access file."""
+"""`fleet init`: a secured installation in a directory; `fleet access`: the tokens and issuers of the access file."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def add(
     text = await asyncio.to_thread(path.read_text) if path.exists() else f"[tenants.{tenant}]\n"
     token = new_token()
     changed = with_token(text, name=name, tenant=tenant, roles=roles, sha256=token_digest(token), expires=until)
-    await _keep(screen, path, changed)
+    await _save(screen, path, changed)
     if screen.json:
         document = {"name": name, "tenant": tenant, "roles": roles, "token": token}
         screen.document(document | {"expires": until.isoformat() if until else None})
@@ -73,20 +73,20 @@ async def rotate(
     from services.access.tokens import new_token, token_digest
 
     path, until, now = _path(file, settings), _until(expires), datetime.now(UTC)
-    kept_until = now + timedelta(seconds=overlap_seconds(overlap))
+    old_until = now + timedelta(seconds=overlap_seconds(overlap))
     old = next((entry for entry in (await _read(path)).tokens if entry.name == name), None)
     if old is not None:
-        if kept_until > now and (earlier := _end(old.previous_expires)) and earlier > now:
+        if old_until > now and (earlier := _end(old.previous_expires)) and earlier > now:
             raise CommandFault(
                 f"{name} was rotated before; the token of that time is valid {_ending(earlier)}",
                 field="overlap",
                 hint="wait for that, or `--overlap 0`, which ends all its tokens but the new one",
             )
-        kept_until = min(kept_until, _end(old.expires) or kept_until)
-    previous, token = (kept_until if kept_until > now else None), new_token()
+        old_until = min(old_until, _end(old.expires) or old_until)
+    previous, token = (old_until if old_until > now else None), new_token()
     text = await asyncio.to_thread(path.read_text)
     changed = with_rotated_token(text, name, sha256=token_digest(token), expires=until, previous_expires=previous)
-    await _keep(screen, path, changed)
+    await _save(screen, path, changed)
     if screen.json:
         document = {"name": name, "token": token, "expires": until.isoformat() if until else None}
         screen.document(document | {"previous_expires": previous.isoformat() if previous else None})
@@ -120,7 +120,7 @@ async def revoke(screen: Screen, settings: Settings, name: _Name, *, file: _File
     path = _path(file, settings)
     await _read(path)
     changed = without_token(await asyncio.to_thread(path.read_text), name)
-    await _keep(screen, path, changed)
+    await _save(screen, path, changed)
     screen.result({"revoked": name}, f"{name} is revoked")
     return Exit.ACCEPTED
 
@@ -129,7 +129,7 @@ def check(*, file: _File = None, json: Json = False) -> None:
     async def work(screen: Screen, settings: Settings) -> Exit:
         path = _path(file, settings)
         read = await _read(path)
-        keys = await _issuers(path, read)
+        keys = await _issuer_faults(path, read)
         remarks = [*_remarks(read), *(f"jwt[{index}]: {fault}" for index, fault in keys.items())]
         if screen.json:
             totals = {"tenants": sorted(read.tenants), "tokens": len(read.tokens), "jwt": len(read.jwt)}
@@ -147,8 +147,8 @@ def check(*, file: _File = None, json: Json = False) -> None:
     run_command(work, json=json, log_level="critical")
 
 
-async def _issuers(path: Path, read: AccessFile) -> dict[int, str]:
-    """What is wrong with the keys of issuers, by their numbers."""
+async def _issuer_faults(path: Path, read: AccessFile) -> dict[int, str]:
+    """The faults of issuers' keys, by the issuers' numbers."""
     from services.access.tokens import KeySet, place_of
     from swe_ai_fleet.domain.errors import Unavailable
 
@@ -158,7 +158,7 @@ async def _issuers(path: Path, read: AccessFile) -> dict[int, str]:
         try:
             await KeySet(place, ca=ca).find(None)
         except Unavailable:
-            faults[index] = f"no keys are to be had from {place}"
+            faults[index] = f"the keys at {place} cannot be read"
     return faults
 
 
@@ -176,19 +176,19 @@ def _token_document(entry: TokenTable, now: datetime) -> dict[str, object]:
 
 def _remarks(read: AccessFile) -> list[str]:
     now = datetime.now(UTC)
-    remarks_found: list[str] = []
+    remarks: list[str] = []
     for entry in read.tokens:
         until = _end(entry.expires)
         if until is None:
-            remarks_found.append(f"the token {entry.name!r} never expires")
+            remarks.append(f"the token {entry.name!r} never expires")
         elif until <= now:
-            remarks_found.append(f"the token {entry.name!r} has expired")
+            remarks.append(f"the token {entry.name!r} has expired")
         elif until <= now + _SOON:
-            remarks_found.append(f"the token {entry.name!r} expires on {until:%Y-%m-%d}")
-    # An issuer without a tenant of its own has tokens of any.
-    peopled = {entry.tenant for entry in (*read.tokens, *read.jwt, *read.certificates)}
-    alone = sorted(read.tenants) if None not in peopled else ()
-    return remarks_found + [f"nobody belongs to the tenant {tenant!r}" for tenant in alone if tenant not in peopled]
+            remarks.append(f"the token {entry.name!r} expires on {until:%Y-%m-%d}")
+    # An issuer without a tenant has tokens of any tenant.
+    with_members = {entry.tenant for entry in (*read.tokens, *read.jwt, *read.certificates)}
+    tenants = sorted(read.tenants) if None not in with_members else ()
+    return remarks + [f"nobody belongs to the tenant {tenant!r}" for tenant in tenants if tenant not in with_members]
 
 
 async def _read(path: Path) -> AccessFile:
@@ -240,7 +240,7 @@ def _ending(until: datetime | None) -> str:
     return f"until {until:%Y-%m-%d %H:%M} UTC" if until else "for ever"
 
 
-async def _keep(screen: Screen, path: Path, text: str) -> None:
+async def _save(screen: Screen, path: Path, text: str) -> None:
     await asyncio.to_thread(_write, path, text)
     if (manifests := path.parent / "kubernetes").is_dir():
         screen.note(f"a cluster knows it after `fleet init {path.parent}` and `kubectl apply -k {manifests}`")
@@ -278,7 +278,7 @@ async def init(
     check: Annotated[bool, option("Change nothing; exit code 1 where something is wrong or runs out.")] = False,
 ) -> Exit:
     if check:
-        return await _checked(screen, directory)
+        return await _check_installation(screen, directory)
     from swe_ai_fleet.runtime.installation.installing import install
 
     try:
@@ -324,7 +324,7 @@ async def init(
     return Exit.ACCEPTED
 
 
-async def _checked(screen: Screen, directory: Path) -> Exit:
+async def _check_installation(screen: Screen, directory: Path) -> Exit:
     from swe_ai_fleet.runtime.installation.layout import check
 
     findings = await asyncio.to_thread(check, directory)

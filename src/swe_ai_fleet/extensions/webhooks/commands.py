@@ -20,12 +20,12 @@ _ERROR_CHARS = 120
 
 
 def secret_url(text: str) -> str:
-    """The URL; `-` reads it from standard input, since chat URLs are secrets and others can read command lines."""
+    """The URL; `-` reads it from standard input: chat URLs are secrets, and other users can read command lines."""
     return sys.stdin.readline().strip() if text == "-" else text
 
 
 def secret_of(variable: str) -> str:
-    """The value of a variable, where one is named. Raises CommandFault."""
+    """The value of an environment variable; empty without a name. Raises CommandFault."""
     value = os.environ.get(variable, "") if variable else ""
     if variable and not value:
         raise CommandFault(f"the variable {variable} is empty", field="secret_variable")
@@ -47,11 +47,11 @@ def show_new_webhook(screen: Screen, answer: pb.CreateWebhookResponse, _: Any) -
         screen.note("store it: it is not shown again")
 
 
-def _standing(webhook: pb.Webhook) -> str:
-    standing = "active" if webhook.active else f"disabled: {webhook.disabled_reason}"
+def _status(webhook: pb.Webhook) -> str:
+    status = "active" if webhook.active else f"disabled: {webhook.disabled_reason}"
     if webhook.dead_letters:
-        standing += f"; {webhook.dead_letters} given up; last error: {one_line(webhook.last_error, _ERROR_CHARS)}"
-    return standing
+        status += f"; {webhook.dead_letters} given up; last error: {one_line(webhook.last_error, _ERROR_CHARS)}"
+    return status
 
 
 WEBHOOK_COLUMNS: Mapping[str, str | Callable[[Any], str]] = {
@@ -59,7 +59,7 @@ WEBHOOK_COLUMNS: Mapping[str, str | Callable[[Any], str]] = {
     "format": "format",
     "url": "url",
     "events": lambda webhook: ", ".join(webhook.events),
-    "standing": _standing,
+    "standing": _status,
 }
 
 
@@ -82,7 +82,7 @@ def show_test(screen: Screen, answer: pb.TestWebhookResponse, _: Any) -> None:
 
 
 def show_deliveries(screen: Screen, answer: pb.ListDeliveriesResponse, _: Any) -> None:
-    # In columns each would be a page long in a narrow terminal.
+    # In columns each delivery would fill a page of a narrow terminal.
     screen.lines([_delivery(delivery) for delivery in answer.deliveries], nothing="no recent deliveries")
 
 

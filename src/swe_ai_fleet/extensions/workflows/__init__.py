@@ -1,6 +1,6 @@
 """Workflows: read, checked, drawn and run.
 
-Exported names are imported when first used; their types stand in `__init__.pyi`.
+Exported names are imported when first used; their types are declared in `__init__.pyi`.
 """
 
 from __future__ import annotations

@@ -44,13 +44,13 @@ def file_text(path: Path) -> str:
 
 
 async def validate(screen: Screen, settings: Settings, paths: Sequence[Path]) -> Exit:
-    """Print what is wrong with files, a fault a line, and what only a fleet can check; exit code 2 for faults."""
+    """Print the faults of files, one per line, and the points that only a fleet can check; exit code 2 for faults."""
     catalog = await _catalog(settings)
     faults, unchecked = list[WorkflowFault](), list[WorkflowFault]()
     for path in paths:
         try:
             workflow = await asyncio.to_thread(_read, path, catalog)
-            unchecked.extend(replace(fault, file=str(path)) for fault in _left_to_the_fleet(workflow))
+            unchecked.extend(replace(fault, file=str(path)) for fault in _checks_of_the_fleet(workflow))
         except InvalidWorkflow as error:
             faults.extend(error.faults)
     if screen.json:
@@ -66,8 +66,8 @@ async def validate(screen: Screen, settings: Settings, paths: Sequence[Path]) ->
     return Exit.USAGE if faults else Exit.ACCEPTED
 
 
-def _left_to_the_fleet(workflow: Workflow) -> list[WorkflowFault]:
-    """What only a fleet can check of a workflow, as possible faults."""
+def _checks_of_the_fleet(workflow: Workflow) -> list[WorkflowFault]:
+    """The points of a workflow that only a fleet can check, as possible faults."""
     faults: list[WorkflowFault] = []
     for node in nodes_of(workflow):
         config = node.agent_config
@@ -84,7 +84,7 @@ def _left_to_the_fleet(workflow: Workflow) -> list[WorkflowFault]:
 
 
 async def draw(screen: Screen, settings: Settings, name: str, *, output: Path | None) -> Exit:
-    """Print or write a workflow's picture."""
+    """Print a workflow's diagram, or write it to a file."""
     workflow = await find_workflow(settings, name)
     picture = mermaid(workflow)
     if output is not None:
@@ -99,7 +99,7 @@ async def draw(screen: Screen, settings: Settings, name: str, *, output: Path | 
 
 
 async def find_workflow(settings: Settings, name: str) -> Workflow:
-    """The workflow of a file, or one that is known here by name. Raises CommandFault, InvalidWorkflow."""
+    """The workflow in a file, or of that name in the local catalog. Raises CommandFault, InvalidWorkflow."""
     catalog = await _catalog(settings)
     if is_file(name):
         return await asyncio.to_thread(_read, Path(name), catalog)
@@ -110,7 +110,7 @@ async def find_workflow(settings: Settings, name: str) -> Workflow:
 
 
 def _read(path: Path, catalog: WorkflowCatalog) -> Workflow:
-    # Servers and plug-ins may bring further tools, of which only a fleet knows.
+    # Servers and plug-ins may add tools, which only a fleet can list.
     return read_workflow(file_text(path), file=str(path), workflows=catalog.by_name, tools=None)
 
 
@@ -120,15 +120,17 @@ async def _catalog(settings: Settings) -> WorkflowCatalog:
 
 
 async def run(screen: Screen, fleet: Fleet, order: WorkflowOrder) -> Exit:
-    """Run a workflow to its end on a fleet. Ctrl-C cancels the run; a second one leaves at once."""
+    """Run a workflow to its end on a fleet. Ctrl-C cancels the run; a second one leaves without waiting."""
     with interrupts() as signals:
         async with fleet as client:
             request = await order.request(client)
             accepted = await client.calls.unary("RunWorkflow", request, pb.RunWorkflowResponse, seconds=SUBMIT_SECONDS)
-            existed = " (the same run was handed in before)" if accepted.already_existed else ""
+            existed = " (the same run was submitted before)" if accepted.already_existed else ""
             screen.note(f"task {accepted.task_id}: execution {accepted.execution_id}{existed}")
             if order.detach:
-                return _handed_in(screen, accepted)
+                document = {"execution_id": accepted.execution_id, "task_id": accepted.task_id}
+                screen.result(document, accepted.execution_id)
+                return Exit.ACCEPTED
             progress = NodeProgress()
             with view(screen, progress) as show_event:
                 following = await signals.race(follow(client, accepted.execution_id, progress, show_event))
@@ -144,13 +146,13 @@ async def run(screen: Screen, fleet: Fleet, order: WorkflowOrder) -> Exit:
 
 
 async def show(screen: Screen, client: FleetClient, name: str) -> Exit:
-    """Print a run as it stands. As of `fleet show`, the exit code is about the command."""
+    """Print the current state of a run. The exit code is the command's, not the run's, as with `fleet show`."""
     await _show(screen, client, await client.find(name))
     return Exit.ACCEPTED
 
 
 class NodeProgress(WatchedProgress):
-    """What a watcher of a run has seen so far, node by node."""
+    """The events of a run received so far, shown node by node."""
 
     def table(self) -> Table:
         nodes = self.state.nodes.values() if self.state is not None else ()
@@ -219,8 +221,3 @@ def _document(run: pb.WorkflowRun, outputs: str) -> dict[str, object]:
         "tokens": run.usage.prompt_tokens + run.usage.completion_tokens,
         "duration_ms": run.duration_ms,
     }
-
-
-def _handed_in(screen: Screen, accepted: pb.RunWorkflowResponse) -> Exit:
-    screen.result({"execution_id": accepted.execution_id, "task_id": accepted.task_id}, accepted.execution_id)
-    return Exit.ACCEPTED

@@ -1,4 +1,4 @@
-"""`fleet workflow`: workflows checked, drawn, run and shown; the options of a run, and the request that they become."""
+"""`fleet workflow`: check, draw, run and show workflows; the options of a run and the request built from them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Workflow = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkflowOrder:
-    """A run as the command line gives it."""
+    """The arguments and options of `fleet workflow run`."""
 
     workflow: Workflow
     given: Annotated[
@@ -68,7 +68,7 @@ class WorkflowOrder:
     name: str = field(default_factory=lambda: secrets.token_hex(3))
 
     async def request(self, client: FleetClient) -> pb.RunWorkflowRequest:
-        """The request; types of inputs are asked of the fleet. Raises CommandFault naming the option that is wrong."""
+        """The request; the fleet says the types of inputs. Raises CommandFault naming the wrong option."""
         request = pb.RunWorkflowRequest()
         # Inputs are converted below, by the types that the workflow declares.
         fill(request, replace(self, given=()))
