@@ -1,4 +1,4 @@
-"""What `fleet run` and `fleet judge` ask for: their options, and the requests that they become."""
+"""The options of `fleet run` and `fleet judge`, and the requests built from them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from swe_ai_fleet.domain.text import check_identifier
 from swe_ai_fleet.runtime.library_requests import repository_reference
 
 UNCOMMITTED = {None: UncommittedChanges.REFUSE, True: UncommittedChanges.INCLUDE, False: UncommittedChanges.IGNORE}
-"""What `IncludeDirty` means."""
+"""The meaning of `IncludeDirty`'s values."""
 IncludeDirty = Annotated[
     UncommittedChanges,
     option(
@@ -44,7 +44,7 @@ def _seats(text: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """A task as the command line gives it. Numbers left at 0 take the server's default; `timeout_seconds` is whole."""
+    """The options of a task. A number 0 means the server's default."""
 
     description: Annotated[str, argument("What is to be done, in your own words.", "task_description", metavar="TASK")]
     repo: options.Repo = "."
@@ -162,7 +162,7 @@ class Order:
     name: str = field(default_factory=lambda: secrets.token_hex(3))
 
     def request(self) -> pb.SubmitTaskRequest:
-        """The request. Raises CommandFault naming the option that is wrong."""
+        """The request. Raises CommandFault naming the wrong option."""
         request = pb.SubmitTaskRequest()
         task = request.deliberate if self.deliberate_only else request.orchestrate
         try:
@@ -175,7 +175,7 @@ class Order:
         fill(task, self)
         task.repo.CopyFrom(repo_ref(self.repo, ref=self.ref, uncommitted=self.uncommitted, credential=self.credential))
         task.task_id, task.role = task_id, role
-        # Who names what memory is asked about wants it read.
+        # --entity implies --recall.
         task.memory.read = self.recall or bool(self.entities)
         if isinstance(task, pb.OrchestrateRequest):
             task.options.enable_peer_review = self.rounds != 0
@@ -185,7 +185,7 @@ class Order:
         return request
 
     def _check(self) -> None:
-        """Raises CommandFault where options do not go together."""
+        """Raises CommandFault for options that exclude each other."""
         if not self.description.strip():
             raise _wrong("task", "it is empty", "say what is to be done")
         if self.detach and self.fetch:
@@ -207,20 +207,14 @@ class Order:
 
 
 def fill(request: Any, order: object) -> None:
-    """Set what a dataclass of options says, each in the first of its fields that the request has.
+    """Set the options of a dataclass, each in the first of its fields that the request has.
 
-    All but messages, and the repository: its options are one reference together.
+    Messages are skipped, and so is the repository, whose options form one reference.
     """
     for name, kind in get_type_hints(type(order), include_extras=True).items():
         info, value = option_of(kind), getattr(order, name)
-        path = next(
-            (
-                path_tried
-                for path_tried in (info.of.fields if info else ())
-                if has_field(request.DESCRIPTOR, path_tried)
-            ),
-            "",
-        )
+        fields = info.of.fields if info else ()
+        path = next((path for path in fields if has_field(request.DESCRIPTOR, path)), "")
         whole = path and field_of(request.DESCRIPTOR, path).message_type
         is_message = whole and not whole.GetOptions().map_entry
         if path and not is_message and not path.startswith("repo."):
@@ -228,13 +222,13 @@ def fill(request: Any, order: object) -> None:
 
 
 def made_up_id(text: str, name: str, *, otherwise: str) -> str:
-    """A task id of the first words of a text and a name that makes it one of its own."""
+    """A task id from the first words of a text and a unique name."""
     words = _NO_SLUG.sub("-", text.lower())[:_SLUG_LENGTH].strip("-")
     return f"{words or otherwise}-{name}"
 
 
 def repo_ref(location: str, *, ref: str, uncommitted: UncommittedChanges, credential: str = "") -> pb.RepoRef:
-    """The repository that `location` names: a directory of this machine, or a URL. Raises CommandFault."""
+    """The repository at `location`, a directory of this machine or a URL. Raises CommandFault."""
     try:
         named = repository_reference(location, ref=ref, uncommitted=uncommitted)
     except InvalidRequest as fault:
@@ -263,7 +257,7 @@ _NAME_CHARS = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeOrder:
-    """Patches to be judged, as the command line gives them."""
+    """The options of a judgement, with its patches."""
 
     patches: Annotated[
         tuple[str, ...],
@@ -294,7 +288,7 @@ class JudgeOrder:
     fetch: bool = False
 
     def request(self) -> pb.SubmitTaskRequest:
-        """The request, its patches read. Raises CommandFault naming the option that is wrong."""
+        """The request, with its patches read. Raises CommandFault naming the wrong option."""
         request = pb.SubmitTaskRequest()
         task = request.judge
         wanted = self.task_id or made_up_id(self.description, self.name, otherwise="judge")
@@ -302,37 +296,35 @@ class JudgeOrder:
         fill(task, self)
         task.task_id = task_id
         task.repo.CopyFrom(repo_ref(self.repo, ref=self.base, uncommitted=UncommittedChanges.IGNORE))
-        for name, place in zip(names(self.patches), self.patches, strict=True):
-            task.patches.add(name=name, diff=_read(place))
+        for name, path in zip(names(self.patches), self.patches, strict=True):
+            task.patches.add(name=name, diff=_read(path))
         return request
 
 
-def names(places: Sequence[str]) -> list[str]:
-    """The candidates' ids: each file's name without `.patch` or `.diff`, made an id and unique."""
-    names_found: list[str] = []
-    for place in places:
-        name = "stdin" if place == STDIN else re.sub(r"\.(patch|diff)$", "", Path(place).name)
+def names(paths: Sequence[str]) -> list[str]:
+    """The candidates' ids: each file's name without `.patch` or `.diff`, as a valid and unique id."""
+    ids: list[str] = []
+    for path in paths:
+        name = "stdin" if path == STDIN else re.sub(r"\.(patch|diff)$", "", Path(path).name)
         name = _NOT_IN_A_NAME.sub("-", name)[:_NAME_CHARS].strip("-._") or "patch"
         numbered = (f"{name}.{number}" for number in count(2))
-        names_found.append(
-            name if name not in names_found else next(number for number in numbered if number not in names_found)
-        )
-    return names_found
+        ids.append(name if name not in ids else next(other for other in numbered if other not in ids))
+    return ids
 
 
-def _read(place: str) -> bytes:
+def _read(path: str) -> bytes:
     """A patch of at most `MAX_PATCH_BYTES`. Raises CommandFault."""
     try:
-        if place == STDIN:
+        if path == STDIN:
             content = sys.stdin.buffer.read(MAX_PATCH_BYTES + 1)
         else:
-            with Path(place).open("rb") as file:
+            with Path(path).open("rb") as file:
                 content = file.read(MAX_PATCH_BYTES + 1)
     except OSError as error:
-        raise CommandFault(f"cannot read {place}: {error.strerror}", field="patch") from None
+        raise CommandFault(f"cannot read {path}: {error.strerror}", field="patch") from None
     if len(content) > MAX_PATCH_BYTES:
         hint = f"at most {MAX_PATCH_BYTES} bytes, all patches together"
-        raise CommandFault(f"{place} is too large", field="patch", hint=hint)
+        raise CommandFault(f"{path} is too large", field="patch", hint=hint)
     if not content.strip():
-        raise CommandFault(f"{place} is empty", field="patch", hint="as `git diff` writes it")
+        raise CommandFault(f"{path} is empty", field="patch", hint="as `git diff` writes it")
     return content

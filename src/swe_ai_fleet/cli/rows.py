@@ -1,6 +1,6 @@
-"""The commands about executions, councils and the fleet that are one request: a row each, by the words behind `fleet`.
+"""The commands with a single request, about executions, councils and the fleet: one row each, by their words.
 
-`fleet show` reads an execution's events behind its request, `fleet drain` repeats its own until all work has ended.
+Also `fleet show`, which reads an execution's events, and `fleet drain`, which repeats its request until work has ended.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _AGENT = argument("The agent's id.", metavar="AGENT")
 
 
 def succeeded(field: str) -> Callable[[Any, Any], Exit]:
-    """The end of a command whose reply says whether anything was done; else this field is at fault."""
+    """The `ends` of a row whose reply says whether it succeeded; if not, the fault is of this field."""
 
     def ends(answer: Any, _: Any) -> Exit:
         if not answer.success:
@@ -48,23 +48,23 @@ EXECUTION_COLUMNS: Mapping[str, str | Callable[[Any], str]] = {
 }
 
 
-async def with_a_text(_: ClientSettings, request: pb.ResolveApprovalRequest, given: Given) -> None:
-    """An adjustment says what is to be done otherwise. Raises CommandFault."""
+async def require_adjustment_text(_: ClientSettings, request: pb.ResolveApprovalRequest, given: Given) -> None:
+    """Require a text for an adjustment. Raises CommandFault."""
     if request.decision == pb.APPROVAL_DECISION_ADJUSTED and not given["text"].strip():
         raise CommandFault("it is empty", field="text", hint="say what is to be done otherwise")
 
 
-async def with_reviews(_: ClientSettings, request: pb.CreateCouncilRequest, given: Given) -> None:
+async def set_peer_review(_: ClientSettings, request: pb.CreateCouncilRequest, given: Given) -> None:
     request.config.enable_peer_review = given["rounds"] != 0
 
 
 async def show(screen: Screen, client: FleetClient, name: Execution) -> Exit:
     execution = await client.execution(await client.find(name))
-    # Only here: a name that is none is told at once.
+    # Imported here: an unknown name is reported at once.
     from swe_ai_fleet.cli.outcome import current_state, show_outcome
 
     await show_outcome(screen, client, await current_state(client, execution))
-    # It is about the command; the document has the execution's own.
+    # The command succeeded; the document has the execution's own exit code.
     return Exit.ACCEPTED
 
 
@@ -83,19 +83,19 @@ def show_councils(screen: Screen, answer: pb.ListCouncilsResponse, _: Any) -> No
 
 
 def _member(council: pb.CouncilInfo, agent: pb.AgentInfo) -> tuple[str, ...]:
-    can = agent.capabilities
-    tasks = f"{agent.running_tasks} of {can.max_concurrent_tasks}" if agent.endpoint else str(agent.running_tasks)
+    capabilities = agent.capabilities
+    limit = f" of {capabilities.max_concurrent_tasks}" if agent.endpoint else ""
     return (
         agent.agent_id,
         council.role,
         agent.endpoint or "the fleet",
-        can.model_profile,
-        tasks,
-        ", ".join(can.languages),
+        capabilities.model_profile,
+        f"{agent.running_tasks}{limit}",
+        ", ".join(capabilities.languages),
     )
 
 
-def _resolving(decision: str, field: str = "comment") -> TableRow:
+def _resolving_row(decision: str, field: str = "comment") -> TableRow:
     return TableRow(
         rpc=f"{_FLEET}.ResolveApproval",
         takes={
@@ -105,7 +105,7 @@ def _resolving(decision: str, field: str = "comment") -> TableRow:
             "approver": As,
         },
         fixed={"decision": decision},
-        before=with_a_text,
+        before=require_adjustment_text,
         json="execution_id status pending_approvals",
         line=lambda reply: (
             f"execution {reply['execution_id']}: {decision}; {reply['status']}"
@@ -123,7 +123,7 @@ def show_erased(screen: Screen, answer: pb.EraseResponse, request: Any) -> None:
         screen.table(("store", "items", "bytes"), stores)
 
 
-def _erasing(**settings: Any) -> TableRow:
+def _erasing_row(**settings: Any) -> TableRow:
     return TableRow(
         rpc=f"{_FLEET}.Erase",
         takes={
@@ -138,10 +138,10 @@ def _erasing(**settings: Any) -> TableRow:
 
 
 ROWS: Mapping[str, TableRow] = {
-    "erase execution": _erasing(execution=Execution),
-    "erase caller": _erasing(caller=argument("The caller's name.", metavar="NAME")),
-    "erase tenant": _erasing(tenant=argument("The name of your tenant.", metavar="NAME")),
-    "erase memory": _erasing(
+    "erase execution": _erasing_row(execution=Execution),
+    "erase caller": _erasing_row(caller=argument("The caller's name.", metavar="NAME")),
+    "erase tenant": _erasing_row(tenant=argument("The name of your tenant.", metavar="NAME")),
+    "erase memory": _erasing_row(
         memory_ids=argument("These memories.", "memories.memory_ids", metavar="[ID]...", default=()),
         namespace=option("All of a namespace; may be repeated.", "memories.namespaces", words="--namespace -n"),
     ),
@@ -202,9 +202,9 @@ ROWS: Mapping[str, TableRow] = {
             f"execution {end['execution_id']}{' had ended before' if end['already_ended'] else ''}: {end['status']}"
         ),
     ),
-    "approve": _resolving("approved"),
-    "reject": _resolving("rejected"),
-    "adjust": _resolving("adjusted", "adjustment"),
+    "approve": _resolving_row("approved"),
+    "reject": _resolving_row("rejected"),
+    "adjust": _resolving_row("adjusted", "adjustment"),
     "councils list": TableRow(
         rpc=f"{_FLEET}.ListCouncils",
         takes={"role": option("Only this role's. Default: all.", "role_filter")},
@@ -230,7 +230,7 @@ ROWS: Mapping[str, TableRow] = {
                 "temperature=0.2, or instructions=… for every agent.", "config.custom_params", metavar="K=V"
             ),
         },
-        before=with_reviews,
+        before=set_peer_review,
         json="council_id agent_ids",
         line=lambda end: (
             f"{end['council_id']} is created: {', '.join(end['agent_ids']) or 'no agents yet; register them'}"
@@ -294,7 +294,7 @@ async def drain(
             break
         if waits_shown != (waits_shown := list(answer.waits_for)):
             screen.note(f"{answer.name} waits for {', '.join(waits_shown)}")
-        # What it is called alone may mean something else once it has gone.
+        # The short name may match another one after this one is gone; the reply has the full name.
         request.name = answer.name
         await asyncio.sleep(_AGAIN_SECONDS)
     state = "works again" if undo else "is drained, and can be ended"
