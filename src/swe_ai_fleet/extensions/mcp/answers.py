@@ -26,7 +26,7 @@ TASK_CHARS = 500
 ANSWER_CHARS = 2_000
 MESSAGE_CHARS = 500
 PROPOSAL_CHARS = 6_000
-MOST_FILES = 200
+MAX_FILES = 200
 _ENDED = {str(status) for status in ExecutionStatus if status.terminal}
 
 
@@ -227,7 +227,7 @@ def tool_result(summary: str, answer: BaseModel) -> CallToolResult:
 
 
 def shaped(kind: type[A], message: Message, /, **members: object) -> A:
-    """The answer that a message makes by the names of its fields; `members` are added, or replace its own."""
+    """An answer from a message's fields of the same names; `members` are added, or replace fields."""
     return kind.model_validate({**document(message, kind.model_fields), **members})
 
 
@@ -257,17 +257,17 @@ def execution(message: pb.Execution) -> ExecutionOverview:
     )
 
 
-def standing(state: ExecutionOverview, *, may_approve: bool) -> str:
-    """An execution in a sentence, with what to do next."""
+def next_step(state: ExecutionOverview, *, may_approve: bool) -> str:
+    """An execution's status and the next step, in a sentence."""
     line = f"execution {state.execution_id}: {state.status}"
     if state.pending_approvals:
         which = ", ".join(approval.approval_id for approval in state.pending_approvals)
-        way = (
+        next_action = (
             "resolve_approval answers"
             if may_approve
             else f"a person decides, for example with `fleet approve {state.execution_id}`"
         )
-        return f"{line}; {len(state.pending_approvals)} await approval ({which}): {way}"
+        return f"{line}; {len(state.pending_approvals)} await approval ({which}): {next_action}"
     if state.ended:
         won = f"; {state.winner_id} won" if state.winner_id else ""
         won += f" and is {state.verdict}" if won and state.verdict else ""
@@ -276,8 +276,8 @@ def standing(state: ExecutionOverview, *, may_approve: bool) -> str:
 
 
 def result(message: pb.Execution, diff: str, *, characters: int) -> ExecutionResult:
-    """What came of an execution, with at most so many characters of the winner's diff."""
-    # Only the part that is shown is processed: a diff may be of any size.
+    """The result of an execution, with at most `characters` of the winner's diff."""
+    # Only the part shown is processed: a diff may have any size.
     shown = visible(diff[:characters])
     return shaped(
         ExecutionResult,
@@ -310,7 +310,7 @@ def _candidate(message: pb.DeliberationResult) -> CandidateOverview:
         score=round(message.score, 4),
         all_checks_passed=message.checks.all_passed,
         checks=list(_checks(message.checks)),
-        files_changed=[cut(path, TASK_CHARS) for path in message.artifacts.files_changed[:MOST_FILES]],
+        files_changed=[cut(path, TASK_CHARS) for path in message.artifacts.files_changed[:MAX_FILES]],
         lines_added=message.patch.lines_added,
         lines_removed=message.patch.lines_removed,
         answer=cut(message.proposal.content, ANSWER_CHARS),
