@@ -186,7 +186,7 @@ async def _save(connection: Connection, name: str, directory: Path) -> Saved:
                 digest.update(chunk)
                 size += len(chunk)
                 await asyncio.to_thread(target.write, chunk)
-            await asyncio.to_thread(_synced, target.fileno(), target.flush)
+            await asyncio.to_thread(_sync, target)
     return Saved(
         file=file,
         size=size,
@@ -206,9 +206,9 @@ def _private(path: Path):
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb")
 
 
-def _synced(descriptor: int, flush: Callable[[], None]) -> None:
-    flush()
-    os.fsync(descriptor)
+def _sync(file: BinaryIO) -> None:
+    file.flush()
+    os.fsync(file.fileno())
 
 
 def _make(directory: Path) -> None:
@@ -225,8 +225,7 @@ def _finish(directory: Path, content: bytes) -> None:
     partial = directory / f"{NAME}.partial"
     with _private(partial) as file:
         file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+        _sync(file)
     partial.rename(directory / NAME)
 
 

@@ -108,14 +108,14 @@ class BadLine:
         return f"{self.folder or f'line {self.line}'}: {self.reason}"
 
 
-def read_records(path: Path, *, max_line_bytes: int = MAX_LINE_BYTES) -> tuple[list[TaskRecord], list[BadLine]]:
+def read_records(path: Path) -> tuple[list[TaskRecord], list[BadLine]]:
     """The tasks of a file or a directory, and its invalid lines or folders. Raises OSError."""
     records: list[TaskRecord] = []
     bad: list[BadLine] = []
     first: dict[str, int] = {}
-    for number, read in _sources(path, max_line_bytes):
+    for number, read in _sources(path):
         try:
-            record = _task_record(number, read) if isinstance(read, Path) else _record(number, read, max_line_bytes)
+            record = _task_record(number, read) if isinstance(read, Path) else _record(number, read)
             if record.instance_id in first:
                 raise _Bad(f"{record.instance_id!r} is already in line {first[record.instance_id]}")
         except (_Bad, FleetError) as fault:
@@ -126,14 +126,14 @@ def read_records(path: Path, *, max_line_bytes: int = MAX_LINE_BYTES) -> tuple[l
     return records, bad
 
 
-def _sources(path: Path, most: int) -> Generator[tuple[int, bytes | Path]]:
+def _sources(path: Path) -> Generator[tuple[int, bytes | Path]]:
     """The lines of a file, or the task folders of a directory, which may be a task folder itself."""
     if path.is_dir():
         below = (task for task in path.iterdir() if (task / CONFIG).is_file() and not task.is_symlink())
         yield from enumerate([path] if (path / CONFIG).is_file() else sorted(below), start=1)
         return
     with path.open("rb") as file:
-        yield from ((number, line) for number, line in enumerate(_lines(file, most), start=1) if line.strip())
+        yield from ((number, line) for number, line in enumerate(_lines(file), start=1) if line.strip())
 
 
 def chosen(records: Iterable[TaskRecord], *, only: tuple[str, ...], limit: int) -> list[TaskRecord]:
@@ -171,11 +171,11 @@ class _Bad(Exception):
     """Why a line is refused."""
 
 
-def _lines(file: BinaryIO, most: int) -> Generator[bytes]:
+def _lines(file: BinaryIO) -> Generator[bytes]:
     """The lines of a file; a longer one is cut one byte after the limit."""
-    while line := file.readline(most + 1):
+    while line := file.readline(MAX_LINE_BYTES + 1):
         yield line
-        while not line.endswith(b"\n") and (line := file.readline(most + 1)):
+        while not line.endswith(b"\n") and (line := file.readline(MAX_LINE_BYTES + 1)):
             pass
 
 
@@ -205,9 +205,9 @@ def _task_record(number: int, folder: Path) -> TaskRecord:
     )
 
 
-def _record(number: int, line: bytes, max_line_bytes: int) -> TaskRecord:
-    if len(line) > max_line_bytes:
-        raise _Bad(f"it has more than {max_line_bytes} bytes")
+def _record(number: int, line: bytes) -> TaskRecord:
+    if len(line) > MAX_LINE_BYTES:
+        raise _Bad(f"it has more than {MAX_LINE_BYTES} bytes")
     try:
         own = parse_json(line)
     except ValueError as fault:

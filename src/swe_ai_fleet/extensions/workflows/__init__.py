@@ -43,22 +43,22 @@ EXTENSION = Extension(
             "fleet workflow list",
         ),
         "workflow run": entry(
-            "extensions.workflows.commands:run",
+            "extensions.workflows.command_runs:run",
             "Run a workflow; show its nodes as they go on, then what it gave.",
             "fleet workflow run review.yaml --input branch=main --repo .",
         ),
         "workflow validate": entry(
-            "extensions.workflows.commands:validate",
+            "extensions.workflows.command_runs:validate",
             "Say everything that is wrong with workflow files, as `file:line: node: message`; needs no fleet.",
             "fleet workflow validate review.yaml",
         ),
         "workflow graph": entry(
-            "extensions.workflows.commands:graph",
+            "extensions.workflows.command_runs:graph",
             "Draw a workflow as Mermaid text; needs no fleet.",
             "fleet workflow graph review.yaml -o review.mmd",
         ),
         "workflow show": entry(
-            "extensions.workflows.commands:show",
+            "extensions.workflows.command_runs:show",
             "Show a run as it stands: its nodes, what paused ones would be given, what it gave.",
             "fleet workflow show nightly-review",
         ),

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Annotated
 
 from rich.table import Table
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as orchestrator
 from fleet.workflow.v1 import workflow_pb2 as pb
+from swe_ai_fleet.cli import options
 from swe_ai_fleet.cli.client import SUBMIT_SECONDS, Fleet, FleetClient
 from swe_ai_fleet.cli.executions import exit_of, gist, json_fields, node_row, nodes_table, print_outputs
 from swe_ai_fleet.cli.live import WatchedProgress, follow, view
 from swe_ai_fleet.cli.messages import enum_word
+from swe_ai_fleet.cli.options import argument
 from swe_ai_fleet.cli.screen import CommandFault, Exit, Screen, interrupts
 from swe_ai_fleet.domain.errors import NotFound
 from swe_ai_fleet.domain.event import ExecutionStatus
 from swe_ai_fleet.domain.workflow import AgentMode, NodeType, Workflow
-from swe_ai_fleet.extensions.workflows.commands import WorkflowOrder
+from swe_ai_fleet.extensions.workflows.commands import WorkflowName, WorkflowOrder
 from swe_ai_fleet.extensions.workflows.documents import MAX_BYTES, InvalidWorkflow, WorkflowFault
 from swe_ai_fleet.extensions.workflows.reading import SUFFIXES, WorkflowCatalog, mermaid, read_catalog, read_workflow
 from swe_ai_fleet.extensions.workflows.tasks import nodes_of
@@ -43,7 +45,9 @@ def file_text(path: Path) -> str:
         raise CommandFault(f"{path} cannot be read: {error.strerror}") from None
 
 
-async def validate(screen: Screen, settings: Settings, paths: Sequence[Path]) -> Exit:
+async def validate(
+    screen: Screen, settings: Settings, paths: Annotated[list[Path], argument("Workflow files.", metavar="FILE...")]
+) -> Exit:
     """Print the faults of files, one per line, and the points that only a fleet can check; exit code 2 for faults."""
     catalog = await _catalog(settings)
     faults, unchecked = list[WorkflowFault](), list[WorkflowFault]()
@@ -83,16 +87,16 @@ def _checks_of_the_fleet(workflow: Workflow) -> list[WorkflowFault]:
     return sorted(faults, key=lambda fault: fault.line)
 
 
-async def draw(screen: Screen, settings: Settings, name: str, *, output: Path | None) -> Exit:
+async def graph(screen: Screen, settings: Settings, workflow: WorkflowName, *, output: options.Output = None) -> Exit:
     """Print a workflow's diagram, or write it to a file."""
-    workflow = await find_workflow(settings, name)
-    picture = mermaid(workflow)
+    found = await find_workflow(settings, workflow)
+    picture = mermaid(found)
     if output is not None:
         await asyncio.to_thread(output.write_text, picture, encoding="utf-8")
         screen.note(f"written to {output}")
         return Exit.ACCEPTED
     if screen.json:
-        screen.document({"name": workflow.name, "format": "mermaid", "picture": picture})
+        screen.document({"name": found.name, "format": "mermaid", "picture": picture})
         return Exit.ACCEPTED
     screen.content(f"{picture.rstrip()}\n".encode())
     return Exit.ACCEPTED
@@ -145,7 +149,7 @@ async def run(screen: Screen, fleet: Fleet, order: WorkflowOrder) -> Exit:
             return await _show(screen, client, accepted.execution_id)
 
 
-async def show(screen: Screen, client: FleetClient, name: str) -> Exit:
+async def show(screen: Screen, client: FleetClient, name: options.Execution) -> Exit:
     """Print the current state of a run. The exit code is the command's, not the run's, as with `fleet show`."""
     await _show(screen, client, await client.find(name))
     return Exit.ACCEPTED

@@ -12,20 +12,19 @@ from typing import Annotated, Any
 from fleet.orchestrator.v1 import orchestrator_pb2 as orchestrator
 from fleet.workflow.v1 import workflow_pb2 as pb
 from swe_ai_fleet.cli import options
-from swe_ai_fleet.cli.client import Fleet, FleetClient
+from swe_ai_fleet.cli.client import FleetClient
 from swe_ai_fleet.cli.command import TableRow
 from swe_ai_fleet.cli.messages import document, pairs
 from swe_ai_fleet.cli.options import argument, option
 from swe_ai_fleet.cli.order import IncludeDirty, fill, made_up_id, repo_ref
-from swe_ai_fleet.cli.screen import CommandFault, Exit, Screen
+from swe_ai_fleet.cli.screen import CommandFault, Screen
 from swe_ai_fleet.domain.json_values import is_object, parse_json
 from swe_ai_fleet.domain.task import UncommittedChanges
 from swe_ai_fleet.domain.text import check_identifier
-from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.watching.text import one_line
 
 _SERVICE = "fleet.workflow.v1.WorkflowService"
-Workflow = Annotated[
+WorkflowName = Annotated[
     str,
     argument(
         "A workflow that the fleet knows, or a file (*.yaml).", "name", "workflow", "definition", metavar="NAME|FILE"
@@ -37,7 +36,7 @@ Workflow = Annotated[
 class WorkflowOrder:
     """The arguments and options of `fleet workflow run`."""
 
-    workflow: Workflow
+    workflow: WorkflowName
     given: Annotated[
         tuple[str, ...], option("One input; repeat it.", "inputs_json", "inputs", words="--input", metavar="K=V")
     ] = ()
@@ -126,32 +125,6 @@ def _value(name: str, text: str, kind: str) -> object:
         return parse_json(text)
     except ValueError:
         raise CommandFault(f"--input {name}: {text[:80]!r} is not a {kind}", hint="write it as JSON") from None
-
-
-async def run(screen: Screen, fleet: Fleet, order: WorkflowOrder) -> Exit:
-    from swe_ai_fleet.extensions.workflows.command_runs import run as work
-
-    return await work(screen, fleet, order)
-
-
-async def validate(
-    screen: Screen, settings: Settings, paths: Annotated[list[Path], argument("Workflow files.", metavar="FILE...")]
-) -> Exit:
-    from swe_ai_fleet.extensions.workflows.command_runs import validate as work
-
-    return await work(screen, settings, paths)
-
-
-async def graph(screen: Screen, settings: Settings, workflow: Workflow, *, output: options.Output = None) -> Exit:
-    from swe_ai_fleet.extensions.workflows.command_runs import draw as work
-
-    return await work(screen, settings, workflow, output=output)
-
-
-async def show(screen: Screen, client: FleetClient, name: options.Execution) -> Exit:
-    from swe_ai_fleet.extensions.workflows.command_runs import show as work
-
-    return await work(screen, client, name)
 
 
 def workflows_document(answer: Any) -> dict[str, object]:

@@ -333,9 +333,10 @@ def _given_problems(node: Node, path: DocumentPath, level: Level) -> list[Proble
             message = f"the workflow {inner.name!r} has no input {name!r:.60}"
             problems.append(Problem(path=place, message=message, hint=nearest(name, [*wanted])))
             continue
-        actual = _type_of(value, level)
-        if actual and not _suits(value, actual, wanted[name].type):
-            message = f"the input {name!r} of {inner.name!r} must be of type {wanted[name].type}, not {actual}"
+        actual, expected = _type_of(value, level), wanted[name].type
+        widened = (actual, expected) == ("integer", "number")
+        if actual not in ("", expected) and not widened and not fits(value, expected):
+            message = f"the input {name!r} of {inner.name!r} must be of type {expected}, not {actual}"
             problems.append(Problem(path=place, message=message))
     for name, declared in wanted.items():
         if declared.required and declared.default is None and name not in node.inputs:
@@ -361,7 +362,3 @@ def _type_of(value: JsonValue, level: Level) -> str:
             return ""
         case _:
             return "string"
-
-
-def _suits(value: JsonValue, actual: str, wanted: str) -> bool:
-    return actual == wanted or (actual, wanted) == ("integer", "number") or fits(value, wanted)
