@@ -233,7 +233,7 @@ class Settings(BaseSettings):
     )
     nats_login: str = Field(
         default="",
-        description="Login of a host of agents at NATS; set by the orchestrator that starts it.",
+        description="Login of a host of agents at NATS; set by the process that starts it.",
         repr=False,
     )
     nats_ca: Path | None = Field(
@@ -621,7 +621,7 @@ class Settings(BaseSettings):
 
     @property
     def alone(self) -> bool:
-        """Whether only this machine can submit tasks: gRPC, the gateway and NATS listen on loopback only."""
+        """Whether only this machine can submit tasks: gRPC, the gateway and NATS are on loopback, without other names."""
         if self.http_hosts or self.access_file is not None or not self.loopback:
             return False
         brokers = [urlsplit(url if "://" in url else f"nats://{url}").hostname or "" for url in listed(self.nats_url)]

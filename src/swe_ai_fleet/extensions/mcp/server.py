@@ -184,14 +184,14 @@ class FleetTools:
         task: Annotated[str, Field(description="What is to be done, in your own words.", max_length=100_000)],
         repo: Annotated[str, Field(description="A directory of this machine, or a URL.", max_length=4_000)],
         ref: Annotated[str, Field(description="Branch, tag or commit to start from; empty: what is checked out.")] = "",
-        agents: Annotated[int, Field(description="How many solve it; 0: the council's, or 3.", ge=0, le=1_000)] = 0,
+        agents: Annotated[int, Field(description="Number of agents; 0: the council's, or 3.", ge=0, le=1_000)] = 0,
         rounds: Annotated[int | None, Field(description="Rounds of peer review.", ge=0, le=10)] = None,
         role: Role = "DEV",
         checks: Annotated[
             list[str] | None, Field(description="Commands that a candidate must pass; default: the repository's tests.")
         ] = None,
         approval: Annotated[
-            Policy, Field(description="What a person has to approve; empty: risky, or none where you may answer.")
+            Policy, Field(description="What a person has to approve; empty: risky, or none if you may answer.")
         ] = "",
         mode: Annotated[
             Literal["orchestrate", "deliberate"],
@@ -202,7 +202,7 @@ class FleetTools:
             str, Field(description="Makes the call repeatable: the same id and task is the same execution.")
         ] = "",
     ) -> Annotated[CallToolResult, answers.Submitted]:
-        """Hand a coding task in; several agents solve it side by side, from a commit of the repository."""
+        """Submit a coding task; several agents solve it in parallel, from a commit of the repository."""
         order = Order(
             description=task,
             repo=repo,
@@ -226,12 +226,12 @@ class FleetTools:
         self,
         execution_id: Id,
         ctx: Context,
-        seconds: Annotated[float, Field(description="Wait at most so long.", ge=0, le=600)] = 55.0,
+        seconds: Annotated[float, Field(description="The longest wait.", ge=0, le=600)] = 55.0,
         until: Annotated[
-            Literal["end", "approval"], Field(description="approval: also answer when a person is asked.")
+            Literal["end", "approval"], Field(description="approval: also return when an approval is pending.")
         ] = "approval",
     ) -> Annotated[CallToolResult, answers.Waited]:
-        """Wait for an execution's end, hearing what happens meanwhile, and say where it stands."""
+        """Wait for an execution's end, with its events as progress; return its state."""
 
         async def tell(percent: float, line: str) -> None:
             await ctx.report_progress(percent, 100.0, line)
@@ -244,7 +244,7 @@ class FleetTools:
         return self._waited(message, waiting)
 
     async def get_execution(self, execution_id: Id) -> Annotated[CallToolResult, answers.ExecutionOverview]:
-        """Say where an execution stands: its agents, what it waits for, its winner."""
+        """Return the state of an execution: its agents, pending approvals and winner."""
         async with self._fleet() as client:
             message = await client.execution(await client.find(execution_id))
         return self._overview(message)
@@ -253,10 +253,10 @@ class FleetTools:
         self,
         execution_id: Id,
         diff_characters: Annotated[
-            int, Field(description="So many of the winner's diff.", ge=0, le=MAX_DIFF_CHARS)
+            int, Field(description="Most characters of the winner's diff.", ge=0, le=MAX_DIFF_CHARS)
         ] = 20_000,
     ) -> Annotated[CallToolResult, answers.ExecutionResult]:
-        """Say what came of a task: verdict, winner, candidates with their checks, the winner's diff, the branch."""
+        """Return the result of a task: verdict, winner, candidates with their checks, the winner's diff, the branch."""
         async with self._fleet() as client:
             message = await client.execution(await client.find(execution_id))
             diff = (await winning_diff(client, message)).decode("utf-8", "replace")
@@ -270,7 +270,7 @@ class FleetTools:
         self,
         status: Annotated[list[StatusWord] | None, Field(description="Only those; default: all.")] = None,
         task_id: Annotated[str, Field(description="Only this task's.", max_length=200)] = "",
-        limit: Annotated[int, Field(description="At most so many.", ge=1, le=100)] = 20,
+        limit: Annotated[int, Field(description="Most executions.", ge=1, le=100)] = 20,
     ) -> Annotated[CallToolResult, answers.ExecutionList]:
         """List executions, the newest first."""
         async with self._fleet() as client:
@@ -287,9 +287,9 @@ class FleetTools:
         text: Annotated[
             str, Field(description="What to tell the agent; for adjusted: what to do otherwise.", max_length=20_000)
         ] = "",
-        approval_id: Annotated[str, Field(description="Which one, where several wait.", max_length=300)] = "",
+        approval_id: Annotated[str, Field(description="Its id, if several are pending.", max_length=300)] = "",
     ) -> Annotated[CallToolResult, answers.ApprovalResult]:
-        """Answer what an execution waits for, as the person whom you asked has decided. Never decide it yourself."""
+        """Answer a pending approval as the person whom you asked has decided. Never decide it yourself."""
         async with self._fleet() as client:
             wanted = resolution(decision, approval_id=approval_id, text=text, approver=APPROVER)
             wanted.execution_id = await client.find(execution_id)
@@ -302,21 +302,21 @@ class FleetTools:
         execution_id: Id,
         reason: Annotated[str, Field(description="Why, for the log.", max_length=1_000)] = "cancelled over MCP",
     ) -> Annotated[CallToolResult, answers.CancelResult]:
-        """Stop an execution's agents and their processes; what they did stays in the log."""
+        """Stop an execution's agents and their processes; their events stay in the log."""
         async with self._fleet() as client:
             reply = await client.cancel(await client.find(execution_id), reason)
         answer = shaped(answers.CancelResult, reply)
         return tool_result(f"execution {answer.execution_id}: {answer.status}", answer)
 
     async def list_councils(self) -> Annotated[CallToolResult, answers.CouncilList]:
-        """List who works for which role."""
+        """List the councils: the agents for each role."""
         async with self._fleet() as client:
             reply = await client.councils(pb.ListCouncilsRequest())
         answer = shaped(answers.CouncilList, reply)
         return tool_result(counted(len(answer.councils), "council"), answer)
 
     async def get_status(self) -> Annotated[CallToolResult, answers.Status]:
-        """Say how the fleet and what it stands on are."""
+        """Return the health of the fleet and of the services that it needs."""
         async with self._fleet() as client:
             reply = await client.status()
         answer = shaped(answers.Status, reply)
