@@ -621,7 +621,7 @@ class Settings(BaseSettings):
 
     @property
     def alone(self) -> bool:
-        """Whether only this machine can submit tasks: gRPC, the gateway and NATS are on loopback, without other names."""
+        """Whether only this machine can submit tasks: gRPC, gateway and NATS are on loopback, without other names."""
         if self.http_hosts or self.access_file is not None or not self.loopback:
             return False
         brokers = [urlsplit(url if "://" in url else f"nats://{url}").hostname or "" for url in listed(self.nats_url)]

@@ -23,9 +23,9 @@ from swe_ai_fleet.settings import Settings, listed
 if TYPE_CHECKING:
     from services.access.tables import AccessFile, TokenTable
 
-_Name = Annotated[str, argument("Whose it is: 1 to 64 letters, digits and ._@:-.", metavar="NAME")]
+_Name = Annotated[str, argument("Its owner: 1 to 64 letters, digits and ._@:-.", metavar="NAME")]
 _File = Annotated[Path | None, option("The access file. Default: FLEET_ACCESS_FILE.", words="--file", metavar="FILE")]
-_Expires = Annotated[str, option("After so many days, such as 90d, or on a day, 2027-01-31; or never.", metavar="WHEN")]
+_Expires = Annotated[str, option("Expiry: a number of days, 90d, a date, 2027-01-31, or never.", metavar="WHEN")]
 _SOON = timedelta(days=14)
 
 
@@ -34,7 +34,7 @@ async def add(
     settings: Settings,
     name: _Name,
     *,
-    tenant: Annotated[str, option("What it is for.", metavar="TENANT")] = DEFAULT_TENANT,
+    tenant: Annotated[str, option("Its tenant.", metavar="TENANT")] = DEFAULT_TENANT,
     role: Annotated[
         tuple[str, ...], option("viewer, submitter, approver, admin or service; may be repeated. Default: submitter.")
     ] = (),
@@ -64,7 +64,7 @@ async def rotate(
     name: _Name,
     *,
     overlap: Annotated[
-        str, option("How long the token before it is taken as well: 30m, 1h, 2d; 0 ends it at once.", metavar="TIME")
+        str, option("How long the previous token stays valid: 30m, 1h, 2d; 0 ends it at once.", metavar="TIME")
     ] = "1h",
     expires: _Expires = "90d",
     file: _File = None,
@@ -243,7 +243,7 @@ def _ending(until: datetime | None) -> str:
 async def _save(screen: Screen, path: Path, text: str) -> None:
     await asyncio.to_thread(_write, path, text)
     if (manifests := path.parent / "kubernetes").is_dir():
-        screen.note(f"a cluster knows it after `fleet init {path.parent}` and `kubectl apply -k {manifests}`")
+        screen.note(f"to update the cluster: `fleet init {path.parent}`, then `kubectl apply -k {manifests}`")
 
 
 def _write(path: Path, text: str) -> None:
@@ -255,27 +255,25 @@ def _write(path: Path, text: str) -> None:
 
 async def init(
     screen: Screen,
-    directory: Annotated[Path, argument("Where; made where it is not there yet.", metavar="DIR")],
+    directory: Annotated[Path, argument("The directory; created if missing.", metavar="DIR")],
     *,
     tenants: Annotated[
         str, option("Tenants that get a NATS account and an administrator's token.", metavar="A,B")
     ] = "",
     hosts: Annotated[str, option("Names and addresses of the servers, beside this machine's own.", metavar="H,I")] = "",
     nats_listen: Annotated[
-        str, option("Where nats-server is to listen on this machine; the first time.", metavar="HOST:PORT")
+        str, option("Address of nats-server on this machine, at the first run.", metavar="HOST:PORT")
     ] = "127.0.0.1:4222",
     kubernetes: Annotated[bool, option("Also write the secrets as manifests, for `kubectl apply -k`.")] = False,
     rotate: Annotated[
         tuple[str, ...],
-        option(
-            "Make new ones of: certificates, nats, issuer, ray, services or audit; may be repeated.", metavar="WHAT"
-        ),
+        option("Replace certificates, nats, issuer, ray, services or audit; may be repeated.", metavar="WHAT"),
     ] = (),
     overlap: Annotated[
         str,
-        option("For how long what `nats` and `services` rotate away is valid as well; or 0.", metavar="SPAN"),
+        option("How long replaced secrets of `nats` and `services` stay valid; or 0.", metavar="SPAN"),
     ] = "1h",
-    check: Annotated[bool, option("Change nothing; exit code 1 where something is wrong or runs out.")] = False,
+    check: Annotated[bool, option("Change nothing; exit code 1 if something is wrong or expires soon.")] = False,
 ) -> Exit:
     if check:
         return await _check_installation(screen, directory)
@@ -296,7 +294,7 @@ async def init(
         raise CommandFault(
             f"cannot write {fault.filename or directory}: {fault.strerror}",
             field="DIR",
-            hint="name a directory that you may write; what is there already stays, and the same command goes on",
+            hint="name a writable directory; existing files stay, and the same command continues",
         ) from None
     if screen.json:
         screen.document({"written": [str(path) for path in done.files_written], "tokens": done.tokens})
@@ -304,11 +302,11 @@ async def init(
     for path in done.files_written:
         screen.line(f"wrote {path}")
     if not done.files_written:
-        screen.line("everything is there already")
+        screen.line("everything exists already")
     for tenant, token in done.tokens.items():
-        screen.line(f"token of an administrator of {tenant}, shown this once: {token}", style="bold")
+        screen.line(f"token of an administrator of {tenant}, shown only once: {token}", style="bold")
     if (manifests := directory / "kubernetes").exists():
-        screen.note(f"next: `kubectl apply -k {manifests}`, once its namespaces are there")
+        screen.note(f"next: `kubectl apply -k {manifests}`, once its namespaces exist")
         if rotate:
             screen.note(f"then `kubectl apply -k` of your site, which has the component {manifests / 'roll'}")
         return Exit.ACCEPTED
@@ -316,9 +314,9 @@ async def init(
     screen.note(f"`fleet --config {directory / 'fleet.toml'} up`")
     if rotate:
         screen.note(
-            "NATS takes what is new after `nats-server --signal reload` (issuer: a restart), the fleet's servers their"
+            "NATS reads new secrets after `nats-server --signal reload` (issuer: a restart), the fleet's servers their"
         )
-        screen.note("certificates at once; whoever shows a new token of Ray or of a service takes a restart")
+        screen.note("certificates at once; processes that use a new token of Ray or of a service need a restart")
         if "nats" in rotate and seconds:
             screen.note(f"former nkeys end with `fleet init {directory}` and a reload, once the overlap is over")
     return Exit.ACCEPTED

@@ -34,15 +34,15 @@ async def capacity(
     screen: Screen,
     *,
     gpus: Annotated[int, option("GPUs that serve the model.", metavar="N")],
-    steps_per_minute: Annotated[float, option("Steps of one agent a minute, while it works.")] = 10.0,
-    gpu_steps: Annotated[float, option("Steps a second of one GPU with your model.")] = GPU_STEPS,
+    steps_per_minute: Annotated[float, option("Steps of a working agent per minute.")] = 10.0,
+    gpu_steps: Annotated[float, option("Steps of one GPU per second, with your model.")] = GPU_STEPS,
     gpu_agents: Annotated[int, option("Agents whose prompts fit into one GPU's cache.")] = GPU_AGENTS,
-    command_seconds: Annotated[float, option("CPU seconds of an agent's commands (builds, tests) a step.")] = 0.5,
-    agents: Annotated[int, option("Agents of one task.")] = 3,
-    hours: Annotated[float, option("Hours a day at full load.")] = 24.0,
-    gpu_price: Annotated[float, option("Price of a GPU an hour, in your currency.")] = 2.5,
-    core_price: Annotated[float, option("Price of a core with 2 GiB an hour.")] = 0.04,
-    gib_price: Annotated[float, option("Price of a GiB of a volume a month.")] = 0.1,
+    command_seconds: Annotated[float, option("CPU seconds of commands (builds, tests) per step.")] = 0.5,
+    agents: Annotated[int, option("Agents per task.")] = 3,
+    hours: Annotated[float, option("Hours per day at full load.")] = 24.0,
+    gpu_price: Annotated[float, option("Price of a GPU per hour, in your currency.")] = 2.5,
+    core_price: Annotated[float, option("Price of a core with 2 GiB per hour.")] = 0.04,
+    gib_price: Annotated[float, option("Price of a GiB of a volume per month.")] = 0.1,
 ) -> Exit:
     least = {"gpus": gpus, "steps_per_minute": steps_per_minute, "gpu_steps": gpu_steps, "gpu_agents": gpu_agents}
     least |= {"agents": agents, "hours": hours}

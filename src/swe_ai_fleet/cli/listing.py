@@ -66,7 +66,7 @@ ENTRIES: Mapping[str, CommandEntry] = {
     ),
     "run": entry(
         "cli.run:run",
-        "Let several agents solve a task; show the verdict, the winner, its diff and its branch.",
+        "Run several agents on a task; show the verdict, the winner, its diff and its branch.",
         "fleet run 'Let parse_date accept ISO weeks' --check 'pytest -q tests/test_dates.py'",
         "fleet run 'Upgrade to pydantic 2' --agents 5 --rounds 2 --approve risky --branch pydantic-2",
     ),
@@ -181,10 +181,10 @@ ENTRIES: Mapping[str, CommandEntry] = {
         "fleet councils delete DEV",
     ),
     "councils register": _row(
-        "Let an agent join a role's council.",
+        "Add an agent to a role's council.",
         "fleet councils register QA tester-1 --endpoint 127.0.0.1:50061 --language python",
     ),
-    "councils unregister": _row("Let an agent leave a role's council.", "fleet councils unregister QA tester-1"),
+    "councils unregister": _row("Remove an agent from a role's council.", "fleet councils unregister QA tester-1"),
     "dlq list": entry(
         "cli.dead_letters:list_letters",
         "Show the messages that could not be handled: number, subject, deliveries and reason.",

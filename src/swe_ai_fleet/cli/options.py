@@ -112,7 +112,7 @@ Check = Annotated[
 Setup = Annotated[
     tuple[str, ...],
     option(
-        "A command that prepares the environment, after what its files ask for.",
+        "A command that prepares the environment, after the set-up from its files.",
         "environment.setup_commands",
         metavar="CMD",
     ),
@@ -124,16 +124,16 @@ Path_ = Annotated[
     tuple[str, ...], option("A directory put first on PATH.", "environment.path_directories", metavar="DIR")
 ]
 TestCommand = Annotated[
-    str, option("What runs the tests. Default: what the files say.", "environment.test_command", metavar="CMD")
+    str, option("The test command. Default: from the files.", "environment.test_command", metavar="CMD")
 ]
 NoDetect = Annotated[
     bool,
-    option("Install nothing by the repository's files; --setup commands still run.", "environment.disable_detection"),
+    option("Install nothing from the repository's files; --setup still runs.", "environment.disable_detection"),
 ]
 Image = Annotated[
     str,
     option(
-        "The container image that all of it happens in, as far as the server allows it.",
+        "The container image for the work, if the server allows it.",
         "environment.container_image",
         words="--image",
         metavar="IMAGE",
@@ -148,7 +148,7 @@ ImageCredential = Annotated[
         metavar="NAME",
     ),
 ]
-RequireVerified = Annotated[bool, option("Only what a test or check verifies may win.", "constraints.require_verified")]
+RequireVerified = Annotated[bool, option("Only a verified candidate may win.", "constraints.require_verified")]
 Network = Annotated[
     tuple[str, ...],
     option(
@@ -162,7 +162,7 @@ Approve = Annotated[
 Timeout = Annotated[
     int,
     option(
-        "For the agents' work. Default: 1800.",
+        "Time limit of the agents. Default: 1800.",
         "constraints.timeout_seconds",
         words="--timeout",
         min=0,
@@ -179,7 +179,7 @@ Profiles = Annotated[
     ),
 ]
 MaxCost = Annotated[
-    float, option("Most an agent may spend, by the profiles' prices. Default: none.", "constraints.max_cost", min=0)
+    float, option("Most cost of an agent, by the profiles' prices. Default: none.", "constraints.max_cost", min=0)
 ]
 TaskId = Annotated[str, option("Makes the call repeatable: the same id is the same task.", "task_id")]
 As = Annotated[

@@ -46,23 +46,21 @@ def _seats(text: str) -> tuple[str, ...]:
 class Order:
     """The options of a task. A number 0 means the server's default."""
 
-    description: Annotated[str, argument("What is to be done, in your own words.", "task_description", metavar="TASK")]
+    description: Annotated[str, argument("The task, in your own words.", "task_description", metavar="TASK")]
     repo: options.Repo = "."
     ref: options.Ref = ""
     credential: Annotated[
         str,
-        option(
-            "Which of the server's credentials opens a URL. Default: its host's.", "repo.credential_ref", metavar="NAME"
-        ),
+        option("The server's credential for a URL. Default: its host's.", "repo.credential_ref", metavar="NAME"),
     ] = ""
     agents: Annotated[
         int | None,
-        option("How many agents solve it. Default: the council's, or 3.", "options.num_agents", "num_agents", min=1),
+        option("Number of agents. Default: the council's, or 3.", "options.num_agents", "num_agents", min=1),
     ] = None
     max_agents: Annotated[
         int,
         option(
-            "Further agents begin, up to so many, while no candidate is convincing.",
+            "Most agents: further ones start while no candidate is convincing.",
             "options.max_agents",
             "max_agents",
             min=0,
@@ -71,7 +69,7 @@ class Order:
     seats: Annotated[
         tuple[str, ...],
         option(
-            "Who solves it: fleet, or acp:NAME for a harness; comma-separated, in place of --agents.",
+            "The agents: fleet, or acp:NAME for a harness; comma-separated, in place of --agents.",
             "seats",
             kind=str,
             default="",
@@ -120,7 +118,7 @@ class Order:
         int | None,
         option("Most tokens an agent may use. Default: the server's.", "constraints.max_tokens", min=1, metavar="N"),
     ] = None
-    priority: Annotated[int, option("Of what waits, higher goes first.", "priority", min=0, max=9)] = 0
+    priority: Annotated[int, option("Waiting tasks with a higher one start first.", "priority", min=0, max=9)] = 0
     architect: Annotated[
         int,
         option(
@@ -133,14 +131,14 @@ class Order:
         ),
     ] = 0
     subtasks: Annotated[
-        bool, option("Split the task first; merge what the parts come to.", "options.derive_subtasks")
+        bool, option("Split the task first; merge the results of its parts.", "options.derive_subtasks")
     ] = False
-    recall: Annotated[bool, option("Give agents what is remembered that fits.", "memory.read")] = False
-    remember: Annotated[bool, option("Remember what comes of it.", "memory.write")] = False
+    recall: Annotated[bool, option("Give agents the memories that fit.", "memory.read")] = False
+    remember: Annotated[bool, option("Remember its outcome.", "memory.write")] = False
     namespaces: Annotated[
         tuple[str, ...],
         option(
-            "Where memories are: fleet, agent:ID, repository:NAME. Default: this one's.",
+            "Namespace of memories: fleet, agent:ID, repository:NAME. Default: the repository's.",
             "memory.namespaces",
             words="--namespace -n",
             metavar="NAME",
@@ -149,16 +147,16 @@ class Order:
     entities: Annotated[
         tuple[str, ...],
         option(
-            "Agents get what is remembered of it; may be repeated. Means --recall.",
+            "Give agents the memories of it; may be repeated. Implies --recall.",
             "memory.entities",
             words="--entity",
             metavar="NAME",
         ),
     ] = ()
     story: Annotated[str, option("The story it belongs to, whose context agents get.", "story_id", metavar="ID")] = ""
-    upload: Annotated[bool, option("Send the repository there; by itself for a server on another machine.")] = False
+    upload: Annotated[bool, option("Upload the repository. Default: only to a server on another machine.")] = False
     fetch: Annotated[bool, option("After an upload, put the winner's branch into the repository.")] = False
-    detach: Annotated[bool, option("Only hand it in; `fleet watch` shows it.")] = False
+    detach: Annotated[bool, option("Only submit it; `fleet watch` shows it.")] = False
     name: str = field(default_factory=lambda: secrets.token_hex(3))
 
     def request(self) -> pb.SubmitTaskRequest:
@@ -262,19 +260,19 @@ class JudgeOrder:
     patches: Annotated[
         tuple[str, ...],
         option(
-            "A patch as `git diff` writes it; - is standard input; repeat it.",
+            "A patch in the format of `git diff`; - is standard input; may be repeated.",
             "patches",
             words="--patch",
             metavar="FILE",
         ),
     ]
-    repo: Annotated[str, option("The repository that they are for.", "repo", metavar="PATH|URL")] = "."
+    repo: Annotated[str, option("The repository of the patches.", "repo", metavar="PATH|URL")] = "."
     base: Annotated[
         str, option("The commit that they apply to. Default: what is checked out.", "repo.ref", metavar="REF")
     ] = ""
     description: Annotated[
         str,
-        option("What they are for; tests that it names must pass.", "task_description", words="--task", metavar="TEXT"),
+        option("Their purpose; tests that it names must pass.", "task_description", words="--task", metavar="TEXT"),
     ] = ""
     checks: options.Check = ()
     setup: options.Setup = ()

@@ -57,9 +57,9 @@ async def export(
             metavar="FORMAT",
         ),
     ] = "atif",
-    agent: Annotated[str, option("Whose run, or which candidate. Default: the winner's.")] = "",
+    agent: Annotated[str, option("The agent, or the candidate. Default: the winner's.")] = "",
     batch: Annotated[
-        bool, option("ID is a batch's file of results, or a study's folder: a trajectory a line for each candidate.")
+        bool, option("ID is a batch's file of results, or a study's folder; writes a trajectory for each candidate.")
     ] = False,
     output: options.Output = None,
 ) -> Exit:
@@ -191,14 +191,14 @@ async def replay(
     settings: Settings,
     name: Execution,
     *,
-    agent: Annotated[str, option("Whose run. Default: the winner's.")] = "",
+    agent: Annotated[str, option("The agent. Default: the winner's.")] = "",
     fork_at: Annotated[
-        int | None, option("After N recorded replies a model server goes on.", min=0, metavar="N")
+        int | None, option("Continue with a model server after N recorded replies.", min=0, metavar="N")
     ] = None,
-    model: Annotated[str, option("With --fork-at: the model that goes on. Default: FLEET_MODEL.")] = "",
+    model: Annotated[str, option("With --fork-at: the model. Default: FLEET_MODEL.")] = "",
     prompt: Annotated[
         Path | None,
-        option("With --fork-at: stands in place of the system message.", exists=True, dir_okay=False, metavar="FILE"),
+        option("With --fork-at: replaces the system message.", exists=True, dir_okay=False, metavar="FILE"),
     ] = None,
     server: options.Server = "",
     token: options.Token = "",
@@ -291,12 +291,11 @@ async def verify(
     public_key: Annotated[
         Path | None,
         option(
-            "PEM file of the public keys that count; everything has to be signed then. Default: those that the "
-            "fleet vouches for.",
+            "PEM file of the trusted public keys; everything has to be signed then. Default: the fleet's keys.",
             metavar="FILE",
         ),
     ] = None,
-    head: Annotated[str, option("Of a file: what its last entry's hash must be.", metavar="HASH")] = "",
+    head: Annotated[str, option("Of a file: the required hash of its last entry.", metavar="HASH")] = "",
     server: options.Server = "",
     token: options.Token = "",
 ) -> Exit:

@@ -100,7 +100,7 @@ def _resolving_row(decision: str, field: str = "comment") -> TableRow:
         rpc=f"{_FLEET}.ResolveApproval",
         takes={
             "execution": Execution,
-            "approval": option("Which one, where several wait.", "approval_id", metavar="APPROVAL"),
+            "approval": option("The approval, if several are pending.", "approval_id", metavar="APPROVAL"),
             "text": option("What to tell the agent.", field),
             "approver": As,
         },
@@ -116,8 +116,8 @@ def _resolving_row(decision: str, field: str = "comment") -> TableRow:
 
 def show_erased(screen: Screen, answer: pb.EraseResponse, request: Any) -> None:
     executions = counted(len(answer.execution_ids), "execution")
-    done = "would go" if request.dry_run else f"erased; the tombstone is {answer.record_id}"
-    screen.line(f"{executions} and what came of them: {done}")
+    done = "would be erased" if request.dry_run else f"erased; the tombstone is {answer.record_id}"
+    screen.line(f"{executions} and their results: {done}")
     stores = [(store.store, str(store.items), f"{store.bytes:,}") for store in answer.stores]
     if stores:
         screen.table(("store", "items", "bytes"), stores)
@@ -128,9 +128,9 @@ def _erasing_row(**settings: Any) -> TableRow:
         rpc=f"{_FLEET}.Erase",
         takes={
             **settings,
-            "reason": option("Why, for the tombstone that stays. Do not quote what is erased.", metavar="TEXT"),
-            "dry_run": option("Only show what would go."),
-            "cancel": option("Cancel what still runs."),
+            "reason": option("Why, for the tombstone. Do not quote erased data.", metavar="TEXT"),
+            "dry_run": option("Only show what would be erased."),
+            "cancel": option("Cancel running executions."),
         },
         view=show_erased,
         seconds=UPLOAD_SECONDS,
@@ -173,12 +173,12 @@ ROWS: Mapping[str, TableRow] = {
             "execution": Execution,
             "candidate": argument("As `fleet show` names it.", "candidate_id", metavar="CANDIDATE"),
             "branch": option("The branch to create. Default: fleet/<task id>-<candidate>."),
-            "push": option("Push it to where the repository came from."),
+            "push": option("Push it to the repository's origin."),
             "reason": option("Why, for the log.", metavar="TEXT"),
             "approver": As,
         },
         json="execution_id candidate_id branch commit=commit_sha",
-        line="{candidate_id} stands on branch {branch} as {commit_sha}",
+        line="{candidate_id} is on branch {branch} as {commit_sha}",
         seconds=SUBMIT_SECONDS,
     ),
     "list": TableRow(
@@ -186,7 +186,7 @@ ROWS: Mapping[str, TableRow] = {
         takes={
             "task_id": option("Only this task's."),
             "status": option("Only those with this status; may be repeated.", "statuses"),
-            "limit": option("At most so many, the newest.", "page_size", max=500, min=1, default=50),
+            "limit": option("Most executions, the newest first.", "page_size", max=500, min=1, default=50),
         },
         json=lambda answer: {"executions": [listed_document(execution) for execution in answer.executions]},
         view=table("executions", EXECUTION_COLUMNS, "no executions"),
@@ -248,13 +248,13 @@ ROWS: Mapping[str, TableRow] = {
         takes={
             "role": _ROLE,
             "agent_id": _AGENT,
-            "endpoint": option("Where an agent serves that you run. Default: the fleet runs it.", metavar="HOST:PORT"),
+            "endpoint": option("Address of an agent that you run. Default: the fleet runs it.", metavar="HOST:PORT"),
             "profile": option(
                 "A model profile of the server. Default: its model.", "capabilities.model_profile", metavar="NAME"
             ),
             "max_tasks": option("Tasks at the same time. Default: 1.", "capabilities.max_concurrent_tasks", min=0),
             "language": option("A programming language that it knows.", "capabilities.languages"),
-            "metadata": option("Something to say of it.", metavar="K=V"),
+            "metadata": option("Further information about it.", metavar="K=V"),
         },
         json="council_id message",
         line="{council_id}: {message}",
@@ -273,10 +273,8 @@ _AGAIN_SECONDS = 2.0
 _CALL_SECONDS = 20.0
 Target = Annotated[str, argument("orchestrator, host or node.", metavar="TARGET")]
 Name = Annotated[str, argument("As `fleet status` shows it.", metavar="NAME")]
-Undo = Annotated[bool, option("Let it work again.")]
-Within = Annotated[
-    str, option("Move what is still at work after so long: 90s, 30m, 1h. Default: wait.", metavar="SPAN")
-]
+Undo = Annotated[bool, option("Put it back to work.")]
+Within = Annotated[str, option("Move the remaining work after this time: 90s, 30m, 1h. Default: wait.", metavar="SPAN")]
 
 
 async def drain(

@@ -67,40 +67,44 @@ async def batch(
     file: Annotated[
         Path,
         argument(
-            "Tasks, one a line: SWE-bench records, or our own; or a directory of Harbor tasks.", metavar="FILE|DIR"
+            "Tasks, one per line: SWE-bench records, or our format; or a directory of Harbor tasks.", metavar="FILE|DIR"
         ),
     ],
     *,
     where: Where,
     only: Annotated[
         tuple[str, ...],
-        option("Run the tasks whose ids fit a pattern; may be repeated.", words="--task", metavar="GLOB"),
+        option("Run only tasks whose ids match a pattern; may be repeated.", words="--task", metavar="GLOB"),
     ] = (),
-    limit: Annotated[int, option("Run so many of them. Default: all.", min=0)] = 0,
+    limit: Annotated[int, option("Most tasks to run. Default: all.", min=0)] = 0,
     parallel: Annotated[int, option("Records that run at the same time.", min=1)] = 4,
     stagger: options.Stagger = 1.0,
-    agents: Annotated[int, option("How many agents solve each. Default: the council's, or 3.", min=0)] = 0,
+    agents: Annotated[int, option("Agents per task. Default: the council's, or 3.", min=0)] = 0,
     rounds: options.Rounds = None,
     each: ForAll,
     deliver: Annotated[bool, option("Put each winner on a branch of its repository too.")] = False,
     hints: options.Hints = False,
-    evaluate: Annotated[bool, option("Run the records' hidden tests on the winners, here, when all is done.")] = False,
+    evaluate: Annotated[
+        bool, option("Run the records' hidden tests on the winners, on this machine, at the end.")
+    ] = False,
     without_images: Annotated[
-        bool, option("Use this machine's tools in place of the images that records name, for their tests too.")
+        bool, option("Use this machine's tools instead of the records' images, for their tests too.")
     ] = False,
     verifier_env: Annotated[
         tuple[str, ...], option("The value of a variable of a Harbor verifier.", metavar="K=V")
     ] = (),
     predictions: Annotated[
-        Form, option("How the patches are written: as a list, a dict by their ids, or jsonl.", words="--predictions")
+        Form, option("Format of the patches: list, dict (by ids), or jsonl.", words="--predictions")
     ] = Form.LIST,
     retry: Annotated[bool, option("Run tasks again that ended without a winner.")] = False,
     strict: Annotated[bool, option("Start nothing if a line is not a valid task.")] = False,
-    name: Annotated[str, option("Of this batch; another name runs everything anew. Default: the file's.")] = "",
+    name: Annotated[
+        str, option("Name of this batch; with another name everything runs again. Default: the file's.")
+    ] = "",
     output: Annotated[
-        Path | None, option("For results. Default: beside the file.", words="-o --output", metavar="DIR")
+        Path | None, option("Directory for results. Default: beside the file.", words="-o --output", metavar="DIR")
     ] = None,
-    model_name: Annotated[str, option("What predictions are labelled with.")] = "swe-ai-fleet",
+    model_name: Annotated[str, option("Model name in predictions.")] = "swe-ai-fleet",
 ) -> Exit:
     from swe_ai_fleet.extensions.batch.plan import BatchPlan
     from swe_ai_fleet.extensions.batch.run import batch as work
@@ -168,27 +172,30 @@ async def study(
     screen: Screen,
     settings: Settings,
     fleet: Fleet,
-    file: Annotated[Path, argument("A task a line, as fleet batch takes them.", metavar="FILE.jsonl")],
+    file: Annotated[Path, argument("Tasks, one per line, as of `fleet batch`.", metavar="FILE.jsonl")],
     *,
     candidates: Annotated[str, option("Numbers of candidates; each task runs with each.", metavar="N,N,…")] = "1,3,5",
     without: Annotated[
         str,
         option(
-            "Once more with the most candidates and without reviews (revisions and votes too), without probes.",
+            "Repeat with the most candidates, without reviews (and revisions and votes) or without probes.",
             metavar="PART,…",
         ),
     ] = "",
-    repeats: Annotated[int, option("How often each task is run with each number.", min=1)] = 1,
+    repeats: Annotated[int, option("Runs of each task with each number of candidates.", min=1)] = 1,
     rounds: options.Rounds = None,
     where: Where,
     parallel: Annotated[int, option("Tasks that run at the same time.", min=1)] = 4,
     stagger: options.Stagger = 1.0,
     each: ForAll,
     hints: options.Hints = False,
-    evaluate: Annotated[bool, option("Run the records' hidden tests on the winners, here.")] = False,
-    name: Annotated[str, option("Of this study; another name runs everything anew. Default: the file's.")] = "",
+    evaluate: Annotated[bool, option("Run the records' hidden tests on the winners, on this machine.")] = False,
+    name: Annotated[
+        str, option("Name of this study; with another name everything runs again. Default: the file's.")
+    ] = "",
     output: Annotated[
-        Path | None, option("For results. Default: NAME.study by the file.", words="-o --output", metavar="DIR")
+        Path | None,
+        option("Directory for results. Default: NAME.study beside the file.", words="-o --output", metavar="DIR"),
     ] = None,
 ) -> Exit:
     from swe_ai_fleet.extensions.batch.plan import BatchPlan

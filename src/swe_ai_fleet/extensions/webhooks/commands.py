@@ -105,9 +105,7 @@ ROWS: Mapping[str, TableRow] = {
     "webhooks add": TableRow(
         rpc=f"{_SERVICE}.CreateWebhook",
         takes={
-            "url": argument(
-                "Where messages go: https://…; - reads it from standard input.", metavar="URL", turn=secret_url
-            ),
+            "url": argument("The receiver: https://…; - reads it from standard input.", metavar="URL", turn=secret_url),
             "event": option(
                 "execution.started, execution.finished, approval.requested or approval.resolved. "
                 "Default: all but the first.",
@@ -115,13 +113,15 @@ ROWS: Mapping[str, TableRow] = {
                 metavar="EVENT",
             ),
             "form": option("json, slack, discord or telegram.", "format", words="--format", default="json"),
-            "task": option("Only tasks whose ids begin so.", "filter.task_id_prefix", metavar="PREFIX"),
+            "task": option("Only tasks with this prefix of their ids.", "filter.task_id_prefix", metavar="PREFIX"),
             "role": option("Only this role.", "filter.roles"),
-            "status": option("Only executions that ended so: completed, failed, no_winner, …", "filter.statuses"),
+            "status": option(
+                "Only executions with this final status: completed, failed, no_winner, …", "filter.statuses"
+            ),
             "parts": option("Subtasks and nodes of workflows too.", "filter.include_parts"),
-            "name": option("Its id. Default: made of URL and events.", "webhook_id", words="--id", metavar="ID"),
+            "name": option("Its id. Default: from URL and events.", "webhook_id", words="--id", metavar="ID"),
             "secret_variable": option(
-                "A variable that has its secret, whsec_…. Default: a random one.",
+                "An environment variable with its secret, whsec_…. Default: a random secret.",
                 "secret",
                 metavar="NAME",
                 turn=secret_of,

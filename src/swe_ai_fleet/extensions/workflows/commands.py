@@ -26,9 +26,7 @@ from swe_ai_fleet.watching.text import one_line
 _SERVICE = "fleet.workflow.v1.WorkflowService"
 WorkflowName = Annotated[
     str,
-    argument(
-        "A workflow that the fleet knows, or a file (*.yaml).", "name", "workflow", "definition", metavar="NAME|FILE"
-    ),
+    argument("A workflow of the fleet, or a file (*.yaml).", "name", "workflow", "definition", metavar="NAME|FILE"),
 ]
 
 
@@ -38,13 +36,13 @@ class WorkflowOrder:
 
     workflow: WorkflowName
     given: Annotated[
-        tuple[str, ...], option("One input; repeat it.", "inputs_json", "inputs", words="--input", metavar="K=V")
+        tuple[str, ...], option("One input; may be repeated.", "inputs_json", "inputs", words="--input", metavar="K=V")
     ] = ()
     inputs: Annotated[Path | None, option("Inputs as a JSON object.", exists=True, dir_okay=False, metavar="FILE")] = (
         None
     )
     repo: Annotated[
-        str, option("The repository to work on. Default: an empty one of the run's own.", "repo", metavar="PATH|URL")
+        str, option("The repository to work on. Default: a new, empty one.", "repo", metavar="PATH|URL")
     ] = ""
     ref: options.Ref = ""
     uncommitted: IncludeDirty = UncommittedChanges.REFUSE
@@ -55,15 +53,15 @@ class WorkflowOrder:
     timeout_seconds: Annotated[
         int,
         option(
-            "For each agent's work. Default: 1800.",
+            "Time limit of each agent. Default: 1800.",
             "constraints.timeout_seconds",
             words="--timeout",
             min=0,
             metavar="SECONDS",
         ),
     ] = 0
-    memory: Annotated[bool, option("Agents recall what is remembered; outcomes are.", "memory")] = False
-    detach: Annotated[bool, option("Only hand it in; `fleet watch` shows it.")] = False
+    memory: Annotated[bool, option("Give agents memories, and remember outcomes.", "memory")] = False
+    detach: Annotated[bool, option("Only submit it; `fleet watch` shows it.")] = False
     name: str = field(default_factory=lambda: secrets.token_hex(3))
 
     async def request(self, client: FleetClient) -> pb.RunWorkflowRequest:
@@ -158,7 +156,7 @@ ROWS: Mapping[str, TableRow] = {
         takes={
             "execution": options.Execution,
             "action": argument("pause, step or continue."),
-            "node": option("Of step: the node to let go. Default: all that are paused.", "node_id"),
+            "node": option("For step: the node to release. Default: all paused ones.", "node_id"),
             "by": option(
                 "Who steers, for the log. Default: you.",
                 words="--as",
