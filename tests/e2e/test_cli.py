@@ -186,7 +186,7 @@ async def test_a_task_is_only_submitted_and_again_and_not_where_nothing_can_be_t
     assert none.code == 2 and "--agents" in none.err
     module = make_repository(tmp_path / "module", {"go.mod": "module example.org/x\n"})
     missing = await shell.fleet("run", "--repo", str(module), "x", PATH="")
-    assert missing.code == 3 and "this machine has no go, which go.mod asks for" in missing.err
+    assert missing.code == 3 and "this machine has no go, which go.mod needs" in missing.err
     assert "--no-detect" in missing.err and "execution" not in missing.err
 
 
