@@ -243,28 +243,28 @@ class AgentServiceClient:
     in_place = False
 
     async def describe(self, endpoint: str) -> str:
-        async with self._connected(endpoint) as (stub, metadata, place):
-            with _as_agent_fault(place):
+        async with self._connected(endpoint) as (stub, metadata, agent):
+            with _as_agent_fault(agent):
                 description = await stub.Describe(pb.DescribeRequest(), metadata=metadata, timeout=DESCRIBE_SECONDS)
             if not isinstance(description, pb.DescribeResponse):
-                raise AgentFault(f"the description of the agent at {place} cannot be read")
+                raise AgentFault(f"the description of the agent at {agent} cannot be read")
             if description.protocol_version != PROTOCOL_VERSION:
                 raise AgentFault(
-                    f"the agent at {place} speaks version {description.protocol_version} of the protocol",
+                    f"the agent at {agent} speaks version {description.protocol_version} of the protocol",
                     hint=f"this fleet speaks version {PROTOCOL_VERSION}",
                 )
-            return f"external:{description.name or place}"
+            return f"external:{description.name or agent}"
 
     async def solve(self, endpoint: str, handout: Handout) -> HandedIn:
         requests = await _requests(handout, self._mask)
-        async with self._connected(endpoint) as (stub, metadata, place):
+        async with self._connected(endpoint) as (stub, metadata, agent):
             call = stub.Solve(_stream(requests), metadata=metadata)
             try:
-                with _as_agent_fault(place):
+                with _as_agent_fault(agent):
                     # gRPC yields None for an unreadable message.
                     async for response in cast("AsyncIterator[pb.SolveResponse | None]", call):
                         if response is None:
-                            raise AgentFault(f"the answer of the agent at {place} cannot be read")
+                            raise AgentFault(f"the answer of the agent at {agent} cannot be read")
                         match response.WhichOneof("part"):
                             case "progress":
                                 handout.record.say(response.progress.text)
@@ -282,21 +282,21 @@ class AgentServiceClient:
         self, text: str
     ) -> AsyncGenerator[tuple[Any, tuple[tuple[str, str], ...], AgentEndpoint], None]:
         try:
-            place = self._rules.check(text)
+            agent = self._rules.check(text)
         except InvalidRequest as error:
             raise AgentFault(error.message, field=error.field, hint=error.hint) from None
-        target = await target_of(place, self._rules)
-        options = (*_OPTIONS, ("grpc.default_authority", place.authority))
-        if place.tls:
-            name = ("grpc.ssl_target_name_override", place.host)
+        target = await target_of(agent, self._rules)
+        options = (*_OPTIONS, ("grpc.default_authority", agent.authority))
+        if agent.tls:
+            name = ("grpc.ssl_target_name_override", agent.host)
             channel = grpc.aio.secure_channel(
                 target, grpc.ssl_channel_credentials(self._roots), options=(*options, name)
             )
         else:
             channel = grpc.aio.insecure_channel(target, options=options)
-        metadata = (("authorization", f"Bearer {self._token}"),) if self._token and place.tls else ()
+        metadata = (("authorization", f"Bearer {self._token}"),) if self._token and agent.tls else ()
         async with channel:
-            yield cast("Any", AgentServiceStub)(channel), metadata, place
+            yield cast("Any", AgentServiceStub)(channel), metadata, agent
 
 
 async def _stream(requests: Iterable[pb.SolveRequest]) -> AsyncGenerator[pb.SolveRequest, None]:
@@ -305,7 +305,7 @@ async def _stream(requests: Iterable[pb.SolveRequest]) -> AsyncGenerator[pb.Solv
 
 
 @contextmanager
-def _as_agent_fault(place: AgentEndpoint) -> Generator[None]:
+def _as_agent_fault(agent: AgentEndpoint) -> Generator[None]:
     """Turns every failure of a call into an AgentFault with the agent's own message."""
     try:
         yield
@@ -314,12 +314,12 @@ def _as_agent_fault(place: AgentEndpoint) -> Generator[None]:
         words = (error.details() or "")[:_DETAILS_CHARS]
         # gRPC uses the same code for a message over the limit, where a retry does not help.
         if code is grpc.StatusCode.RESOURCE_EXHAUSTED and _TOO_LARGE not in words:
-            raise AgentBusy(f"the agent at {place} is busy: {words}") from None
+            raise AgentBusy(f"the agent at {agent} is busy: {words}") from None
         if code is grpc.StatusCode.UNAVAILABLE:
-            raise AgentFault(f"the agent at {place} cannot be reached, or disconnected: {words}") from None
-        raise AgentFault(f"the agent at {place} ended with {code.name}: {words}") from None
+            raise AgentFault(f"the agent at {agent} cannot be reached, or disconnected: {words}") from None
+        raise AgentFault(f"the agent at {agent} ended with {code.name}: {words}") from None
     except asyncio.CancelledError:
         # gRPC also raises this for a call that it ended itself, without a cancellation of this task.
         if (task := asyncio.current_task()) is not None and task.cancelling():
             raise
-        raise AgentFault(f"the call to the agent at {place} broke off") from None
+        raise AgentFault(f"the call to the agent at {agent} broke off") from None

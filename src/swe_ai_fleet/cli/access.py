@@ -154,11 +154,11 @@ async def _issuer_faults(path: Path, read: AccessFile) -> dict[int, str]:
 
     faults: dict[int, str] = {}
     for index, table in enumerate(read.jwt):
-        place, ca = place_of(path.parent, table.jwks, table.ca)
+        source, ca = place_of(path.parent, table.jwks, table.ca)
         try:
-            await KeySet(place, ca=ca).find(None)
+            await KeySet(source, ca=ca).find(None)
         except Unavailable:
-            faults[index] = f"the keys at {place} cannot be read"
+            faults[index] = f"the keys at {source} cannot be read"
     return faults
 
 

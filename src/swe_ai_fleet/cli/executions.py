@@ -62,9 +62,9 @@ def candidates_table(state: ExecutionState, *, verdict: str = "") -> Table:
         report = state.reports.get(name)
         word = report.verdict_word if report else ""
         add_row(table, "-", name, word, "", checks_text(report), "", tokens, reason, style="dim")
-    aside = {EXECUTION_SUBJECT, *side_runs(state), *state.candidates}
+    excluded = {EXECUTION_SUBJECT, *side_runs(state), *state.candidates}
     for agent in state.agents.values():
-        if agent.agent_id not in aside:
+        if agent.agent_id not in excluded:
             tokens = f"{agent.usage.total_tokens:,}" if agent.usage.total_tokens else ""
             add_row(table, "-", agent.agent_id, "", "", "", "", tokens, without_patch(state, agent), style="dim")
     return table

@@ -287,8 +287,8 @@ def _print_verdict(screen: Screen, state: ExecutionState) -> str:
 
 def _print_advice(screen: Screen, state: ExecutionState) -> None:
     """Print advice for each reason that stopped agents, once."""
-    aside = {EXECUTION_SUBJECT, *side_runs(state)}
-    stops = Counter(agent.stop_reason for name, agent in state.agents.items() if name not in aside)
+    excluded = {EXECUTION_SUBJECT, *side_runs(state)}
+    stops = Counter(agent.stop_reason for name, agent in state.agents.items() if name not in excluded)
     for reason, advice in ADVICE.items():
         if stops[reason]:
             screen.line(f"  {counted(stops[reason], 'agent')} stopped with {reason}: {advice}; {PAGE}#{reason}")

@@ -70,16 +70,16 @@ class LocalFleet(AbstractAsyncContextManager[FleetClient]):
         from swe_ai_fleet.cli.findings import check_start, silent_models
 
         level = "debug" if self._settings.log_level.lower() == "debug" else "error"
-        alone = self._settings.model_copy(
+        private = self._settings.model_copy(
             update={"listen": "127.0.0.1:0", "http_listen": "off", "log_level": level, "log_format": "text"}
         )
-        await check_start(alone)
-        for fault in await silent_models(alone):
+        await check_start(private)
+        for fault in await silent_models(private):
             if self.needs_model:
                 raise CommandFault(fault.cause, exit_code=Exit.UNAVAILABLE, hint=fault.mend)
             self._screen.note(f"{fault.cause}; agents need it: {fault.mend}", style="yellow")
         self._screen.note("starting NATS, Ray and the orchestrator in this process ...")
-        async with started_fleet(alone, self._screen) as running:
+        async with started_fleet(private, self._screen) as running:
             self._screen.note(f"the fleet answers at {running.address}")
             async with connect(running.address, running.token, tls=running.tls) as client:
                 yield client

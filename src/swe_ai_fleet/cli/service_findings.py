@@ -111,8 +111,8 @@ def nats_finding(ping: Ping, usage: Mapping[str, StreamUsage], skew_seconds: flo
         mend = "raise the limit, shorten FLEET_EVENT_DAYS, or back up and remove old executions"
         return broken("nats", cause, mend, version=ping.version)
     if skew_seconds is not None and abs(skew_seconds) > MOST_SKEW_SECONDS:
-        way = "ahead of" if skew_seconds > 0 else "behind"
-        cause = f"its clock is {abs(skew_seconds):.0f} s {way} this machine's"
+        direction = "ahead of" if skew_seconds > 0 else "behind"
+        cause = f"its clock is {abs(skew_seconds):.0f} s {direction} this machine's"
         return broken("nats", cause, "let both machines keep their clocks by NTP", version=ping.version)
     return ok("nats", summary, version=ping.version)
 

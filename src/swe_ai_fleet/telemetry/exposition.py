@@ -201,8 +201,8 @@ async def open_exposition(listen: str) -> AsyncGenerator[Exposition]:
             raise PreconditionFailed(
                 f"{listen[:80]!r} is not a valid address", field="metrics_listen", hint="host:port"
             )
-        tried = [number for number in range(int(port), int(port) + PORTS) if number < 65_536] if int(port) else []
-        for number in (*tried, 0):
+        ports = [number for number in range(int(port), int(port) + PORTS) if number < 65_536] if int(port) else []
+        for number in (*ports, 0):
             try:
                 await web.TCPSite(runner, host.strip("[]") or None, number).start()
                 break
@@ -213,7 +213,7 @@ async def open_exposition(listen: str) -> AsyncGenerator[Exposition]:
                     ) from error
         bound = cast("tuple[str, int]", runner.addresses[0])
         exposition.url = f"http://{f'[{bound[0]}]' if ':' in bound[0] else bound[0]}:{bound[1]}/metrics"
-        if tried and bound[1] != tried[0]:
+        if ports and bound[1] != ports[0]:
             _log.warning("metrics.port_taken", asked=listen, url=exposition.url)
         yield exposition
     finally:

@@ -204,7 +204,7 @@ class WorkflowExecutor:
         self._path = None if state is None else Path(state)
         self._mask = secret_mask(chosen)
         self._feed = _Feed()
-        self._begun = asyncio.Event()
+        self._started = asyncio.Event()
         self._steering = Steering()
         self._run: WorkflowRun | None = None
         self._execution_id = ""
@@ -234,7 +234,7 @@ class WorkflowExecutor:
             raise PreconditionFailed("an execution is running", hint="wait for it, or create another executor")
         values = checked_inputs(self.workflow, inputs or {})
         self._feed, self._steering = _Feed(), Steering(holding=self._steering.holding)
-        self._begun.set()
+        self._started.set()
         return self._execute(values)
 
     async def updates(self) -> AsyncGenerator[Update]:
@@ -246,7 +246,7 @@ class WorkflowExecutor:
             raise PreconditionFailed(
                 "updates are disabled", field="stream_updates", hint="create the executor with stream_updates=True"
             )
-        await self._begun.wait()
+        await self._started.wait()
         feed, at = self._feed, 0
         while True:
             changed = feed.changed
