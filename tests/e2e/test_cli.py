@@ -186,7 +186,7 @@ async def test_a_task_is_only_submitted_and_again_and_not_where_nothing_can_be_t
     assert none.code == 2 and "--agents" in none.err
     module = make_repository(tmp_path / "module", {"go.mod": "module example.org/x\n"})
     missing = await shell.fleet("run", "--repo", str(module), "x", PATH="")
-    assert missing.code == 3 and "this machine has no go, which go.mod asks for" in missing.err
+    assert missing.code == 3 and "this machine has no go, which go.mod needs" in missing.err
     assert "--no-detect" in missing.err and "execution" not in missing.err
 
 
@@ -203,7 +203,7 @@ async def test_ctrl_c_cancels_a_run_and_leaves_what_is_only_watched(
     await leaver.stderr.readuntil(b"started with")
     leaver.send_signal(signal.SIGINT)
     left = await ended(leaver)
-    assert left.code == 4 and "goes on" in left.err
+    assert left.code == 4 and "continues" in left.err
     shown = (await shell.fleet("show", "--json", name)).document
     assert (shown["status"], shown["finished_at"]) == ("in_progress", "")
     running.send_signal(signal.SIGINT)
@@ -286,7 +286,7 @@ async def test_up_serves_until_it_is_told_to_stop(elsewhere: Shell, warm: str, r
         process.send_signal(signal.SIGTERM)
     stopped = await ended(process)
     told = await ended(cut_off)
-    assert told.code == 3 and "the task is kept, and goes on once the fleet runs again" in told.err
+    assert told.code == 3 and "the task is stored, and continues once the fleet runs again" in told.err
     lines = [json.loads(line) for line in stopped.err.splitlines()]
     warned = {line["event"] for line in lines if line["level"] != "debug"}
     assert (stopped.code, warned) == (0, {"mcp.incomplete", "operator_tools.missing"})
