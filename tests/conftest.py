@@ -22,12 +22,15 @@ import structlog
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
 
 from services.orchestrator.main import RunningFleet, open_fleet
+from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import ScriptedModelServer
 from tests import acp_agent
 from tests.environments import home_at, shared_tools
+from tests.fleet_client import Client, connected
 from tests.fleet_command import Shell, warm_fleet
+from tests.nats_logs import connected as connected_log
 from tests.scripts import SCRIPT
 from tests.search_server import SearchServer
 from tests.trace_collector import TraceCollector
@@ -95,7 +98,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
 
 @cache
 def _uses_the_fleet(file: Path) -> bool:
-    return re.search(r"\b(?:fleet: FleetUnderTest|shell: Shell)\b", file.read_text()) is not None
+    uses = r"\b(?:fleet: FleetUnderTest|shell: Shell)\b|def test_\w+\([^)]*\bclient: Client\b"
+    return re.search(uses, file.read_text()) is not None
 
 
 _MEMORY = Path("/dev/shm")
@@ -148,6 +152,13 @@ async def nats_server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator
         yield server
 
 
+@pytest.fixture
+async def jetstream(nats_server: EmbeddedNats) -> AsyncIterator[JetStream]:
+    """A log on it."""
+    async with connected_log(nats_server.address) as log:
+        yield log
+
+
 @pytest.fixture(scope="session")
 async def model_server() -> AsyncIterator[ScriptedModelServer]:
     """The scripted model; which conversation a task gets is chosen by a word in its description, see tests.scripts."""
@@ -198,6 +209,13 @@ async def fleet(
     )
     async with open_fleet(settings) as running:
         yield FleetUnderTest(running=running, settings=settings)
+
+
+@pytest.fixture
+async def client(fleet: FleetUnderTest) -> AsyncIterator[Client]:
+    """Somebody who calls the fleet's orchestrator."""
+    async with connected({"address": fleet.running.address, "token": fleet.running.token}) as client:
+        yield client
 
 
 @pytest.fixture(scope="session")

@@ -24,7 +24,7 @@ VLLM = "e2e/test_up_vllm.py::test_the_fleet_uses_the_server_and_takes_it_along"
 
 RUN_BY: Mapping[str, tuple[str, ...]] = {
     "README.md": (
-        "e2e/test_demo.py::test_the_evidence_picks_the_winner",
+        "e2e/test_readme.py::test_the_evidence_picks_the_winner",
         "e2e/test_cli.py::test_run_local_starts_a_fleet_and_leaves_nothing_behind",
         "e2e/test_cli.py::test_up_serves_until_it_is_told_to_stop",
         TOUR,
@@ -32,7 +32,7 @@ RUN_BY: Mapping[str, tuple[str, ...]] = {
         SECURED,
     ),
     "docs/access.md": (HERE,),
-    "docs/api.md": ("integration/test_grpc_callers.py::test_the_documented_commands_of_foreign_clients",),
+    "docs/api.md": ("integration/test_grpc_service.py::test_the_documented_commands_of_foreign_clients",),
     "docs/approvals.md": ("e2e/test_approvals.py::test_on_the_command_line",),
     "docs/backup.md": ("extensions/backup/test_backup_fleet.py::test_a_fleet_goes_on_from_its_backup", KUBECTL),
     "docs/batch.md": (
@@ -79,12 +79,12 @@ RUN_BY: Mapping[str, tuple[str, ...]] = {
     ),
     "docs/nats-accounts.md": ("integration/test_nats_accounts.py::test_a_tenant_hears_what_is_its_own_by_short_names",),
     "docs/notifications.md": (
-        "extensions/webhooks/test_webhook_fleet.py::test_approval_and_end_are_told_across_a_kill",
-        "extensions/webhooks/test_webhook_parts.py::test_the_example_for_receivers_runs",
+        "extensions/webhooks/test_webhook_tenants.py::test_approval_and_end_are_told_across_a_kill",
+        "extensions/webhooks/test_webhook_tenants.py::test_the_example_for_receivers_runs",
     ),
     "docs/observability.md": (
         "e2e/test_metrics_exposed.py::test_only_metrics_are_served_there",
-        "e2e/test_traces.py::test_a_task_is_one_tree_of_spans_across_processes",
+        "e2e/test_metrics_exposed.py::test_a_task_is_one_tree_of_spans_across_processes",
         HERE,
     ),
     "docs/orchestration.md": ("integration/test_integration_branch.py",),

@@ -17,9 +17,8 @@ from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.testing import Conversation, Script, ScriptedModelServer, Turn
 from swe_ai_fleet.watching.events import verify_events
 from tests.chat_script import called, final
-from tests.e2e.test_approvals import Client, bodies
-from tests.e2e.test_restart import serving
 from tests.environments import home_at
+from tests.fleet_client import Client, bodies, serving
 
 ROOT = Path("/tmp/fleet-recorded-store")
 REPOSITORY = ROOT / "repository"

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-import grpc.aio
 import psutil
 import pytest
 from websockets.asyncio.client import ClientConnection, connect
@@ -23,7 +22,6 @@ from websockets.exceptions import ConnectionClosed
 from websockets.frames import Close, Opcode
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from fleet.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
 from services.gateway.access.credentials import CredentialChecker
 from services.gateway.main import gateway_app, serve_http
 from services.gateway.upstream import open_upstream
@@ -32,6 +30,7 @@ from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
 from swe_ai_fleet.testing.repositories import make_repository
 from tests.conftest import FleetUnderTest
 from tests.event_source import EventSource, a_deliberation, numbered, serving
+from tests.fleet_client import connected, to_deliberate
 
 Message = dict[str, Any]
 FEED_BYTES = 4 * 1024 * 1024
@@ -89,20 +88,11 @@ async def ran(fleet: FleetUnderTest, tmp_path_factory: pytest.TempPathFactory) -
     repository = make_repository(tmp_path_factory.mktemp("watched") / "repository", {"a.py": "x = 1\n"})
     url, token = fleet.running.http, fleet.running.token
     assert url
-    async with grpc.aio.insecure_channel(fleet.running.address) as channel:
-        stub: Any = pb_grpc.OrchestratorServiceStub(channel)
-        metadata = (("authorization", f"Bearer {token}"),)
-        task = pb.DeliberateRequest(
-            task_id=f"watched-{uuid.uuid4().hex[:8]}",
-            task_description="Fix it.",
-            repo=pb.RepoRef(path=str(repository)),
-            num_agents=2,
-        )
-        execution_id = (await stub.SubmitTask(pb.SubmitTaskRequest(deliberate=task), metadata=metadata)).execution_id
+    async with connected({"address": fleet.running.address, "token": token}) as client:
+        execution_id = await client.submit(to_deliberate("Fix it.", repository, num_agents=2))
         live, code, _ = await watched(url, execution_id, "?events=1&text=1", {"Authorization": f"Bearer {token}"})
         assert code == 1000
-        request = pb.StreamExecutionRequest(execution_id=execution_id)
-        events = [event async for event in stub.StreamExecution(request, metadata=metadata)]
+        events = await client.events(execution_id)
     yield Ran(url=url, token=token, execution_id=execution_id, events=events, live=live)
 
 

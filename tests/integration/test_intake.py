@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from services.orchestrator.main import PLANS, TASKS, open_intake
-from swe_ai_fleet.adapters.jetstream import JetStream, NatsCredentials, PermanentError, WorkMessage, WorkQueue
+from swe_ai_fleet.adapters.jetstream import PermanentError, WorkMessage, WorkQueue
 from swe_ai_fleet.cli.main import app
 from swe_ai_fleet.domain.errors import PreconditionFailed, ResourceExhausted
 from swe_ai_fleet.domain.event import ExecutionStatus
@@ -31,15 +31,10 @@ from swe_ai_fleet.domain.task import DEFAULT_TENANT, TaskKind
 from swe_ai_fleet.orchestrator.derivations import Derivations, PlanningEvents
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats, NatsAddress
 from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
+from tests.nats_logs import connected
 from tests.orchestrator_service import Service
 
 SECONDS = 30
-
-
-@asynccontextmanager
-async def connected(address: NatsAddress) -> AsyncIterator[JetStream]:
-    async with JetStream.connect(address.url, credentials=NatsCredentials(token=address.token)) as log:
-        yield log
 
 
 @asynccontextmanager
@@ -116,8 +111,7 @@ async def a_place(address: NatsAddress, **changes: object) -> AsyncIterator[Plac
         first_delay_seconds=0.02,
         last_delay_seconds=0.1,
     )
-    async with connected(address) as log, foreign(address) as client:
-        await log.ensure_streams()
+    async with connected(address), foreign(address) as client:
         await client.jetstream().add_stream(name=queue.stream, subjects=list(queue.subjects), retention="workqueue")
         yield Place(address=address, queue=replace(queue, **changes), client=client)
         await client.jetstream().delete_stream(queue.stream)
@@ -226,9 +220,8 @@ async def test_a_dead_letter_is_handed_in_again_once(tmp_path: Path) -> None:
     async with (
         EmbeddedNats(tmp_path / "nats") as server,
         foreign(server.address) as client,
-        connected(server.address) as log,
+        connected(server.address),
     ):
-        await log.ensure_streams()
         place = Place(address=server.address, queue=queue, client=client)
         async with place.replica(handle):
             for data in (b"one", b"two", b"three"):
@@ -309,7 +302,6 @@ async def orchestrator(nats_server: EmbeddedNats) -> AsyncIterator[Orchestrator]
         service.running(),
         Derivations(fleet=service.fleet, log=service.log, workspaces=service.workspaces) as derivations,
     ):
-        await log.ensure_streams()
         planning = PlanningEvents(executions=service.executions, derivations=derivations, store=store)
         quick = {"first_delay_seconds": 0.02, "last_delay_seconds": 0.1}
         tasks, plans = replace(TASKS, **quick), replace(PLANS, **quick)

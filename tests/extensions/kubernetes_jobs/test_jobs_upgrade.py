@@ -15,9 +15,9 @@ import pytest
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.testing.repositories import make_repository
-from tests.e2e.test_replicas import task
 from tests.e2e.test_upgrade import LONG, Site, begun_once, claims, later_version, opened
 from tests.extensions.kubernetes_jobs.kubernetes_api import KubernetesApiServer, kubernetes_api
+from tests.fleet_client import to_orchestrate
 from tests.scripts import HELLO_FILES
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(800)]
@@ -63,7 +63,7 @@ async def test_jobs_of_two_versions_run_side_by_side_while_the_fleet_rolls(tmp_p
         # All of both versions are there at the same time, as they are while Deployments roll.
         old, new = await site.orchestrator("old", {}), await site.orchestrator("new", later)
         runners = [await runner(site, cluster, version) for version in ({}, later)]
-        under_way = await old.submit(task(LONG, repository))
+        under_way = await old.submit(to_orchestrate(LONG, repository))
         await old.until(under_way, "tool_started")
         runners[0].send_signal(signal.SIGTERM)
         assert await runners[0].wait() == 0

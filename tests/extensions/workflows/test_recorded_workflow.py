@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.test_approvals import bodies
+from tests.fleet_client import bodies
 from tests.recorded_store import FLOW, STORES, serving_store
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
