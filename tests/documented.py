@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from types import CodeType, FunctionType
+from typing import Any
 
 ROOT = Path(__file__).parents[1]
 HERE = "e2e/test_documented_commands.py::test_the_block_does_what_it_says"
@@ -12,7 +15,7 @@ TOUR = "e2e/test_readme.py::test_the_tour_is_walked_in_a_fresh_home"
 LIBRARY = "e2e/test_documented_commands.py::test_the_library_block_runs"
 KUBECTL = "manifests/test_documented.py::test_kubectl_is_asked_for_what_is_there"
 SECURED = "e2e/test_secured.py::test_a_task_of_a_tenant_goes_through_and_only_that_tenant_hears_of_it"
-FUNCTIONS = "integration/test_function_calling_document.py::test_the_examples"
+FUNCTIONS = "integration/test_function_calling_runs.py::test_the_examples"
 WORKFLOWS = "extensions/workflows/test_workflow_executor.py::test_the_document"
 CHAPTERS = "extensions/chat/test_chat_document.py"
 IMAGES = "../labs/images/test_containers.py::test_an_image_is_small_labelled_and_not_of_root"
@@ -132,3 +135,12 @@ def blocks(document: str) -> list[tuple[str, str]]:
 def run_by(test: str) -> list[tuple[str, int]]:
     """The document and the place of each block that a test runs."""
     return [(document, place) for document, tests in RUN_BY.items() for place, by in enumerate(tests) if by == test]
+
+
+async def run_python(text: str, names: dict[str, Any]) -> None:
+    """Run a block of Python as it stands, its awaits too, with the names that blocks before it left."""
+    code = compile(text, "a document", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    assert isinstance(code, CodeType)
+    done = FunctionType(code, names)()
+    if done is not None:
+        await done

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import signal
 import sys
 import uuid
 from collections.abc import AsyncIterator, Mapping
@@ -17,6 +15,7 @@ import grpc.aio
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
+from tests.fleet_command import program
 
 SECONDS = 150
 
@@ -24,7 +23,7 @@ SECONDS = 150
 def to_deliberate(text: str, repository: Path, **fields: Any) -> pb.DeliberateRequest:
     """A task for one agent, under a new id."""
     usual: dict[str, Any] = {"num_agents": 1, "enable_peer_review": False}
-    return pb.DeliberateRequest(task_description=text, **_place(repository), **usual | fields)
+    return pb.DeliberateRequest(task_description=text, **_place(repository) | usual | fields)
 
 
 def to_orchestrate(text: str, repository: Path, *, agents: int = 1, **fields: Any) -> pb.OrchestrateRequest:
@@ -104,19 +103,10 @@ async def serving(
         # Whoever comes after one that was killed waits for so long.
         "FLEET_LEASE_SECONDS": "3",
     }
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "services.orchestrator.main"),
-        env={**os.environ, **variables, **more},
-        cwd=home,
-        stderr=asyncio.subprocess.DEVNULL,
-    )
-    try:
+    command, log = (sys.executable, "-m", "services.orchestrator.main"), home / "fleet.log"
+    async with program(*command, log=log, cwd=home, **{**variables, **more}) as process:
         async with asyncio.timeout(SECONDS):
             while not (home / "fleet.json").exists():
-                assert process.returncode is None
+                assert process.returncode is None, log.read_text()[-3000:]
                 await asyncio.sleep(0.05)
         yield process, json.loads((home / "fleet.json").read_text())
-    finally:
-        if process.returncode is None:
-            process.send_signal(signal.SIGTERM)
-        await process.wait()

@@ -17,12 +17,14 @@ class Kept:
     """Long-term memory by plain words."""
 
     memories: list[Memory] = field(default_factory=list)
+    asked: list[tuple[str, MemoryScope, int]] = field(default_factory=list)
 
     async def remember(self, memory: Memory) -> bool:
         self.memories.append(memory)
         return True
 
     async def recall(self, query: str, scope: MemoryScope, *, limit: int = 3) -> tuple[Recollection, ...]:
+        self.asked.append((query, scope, limit))
         words = {word for word in query.lower().split() if len(word) > 3}
         found = [
             one

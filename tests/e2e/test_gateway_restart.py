@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import sys
 import uuid
 from collections.abc import AsyncIterator, Mapping
@@ -20,6 +19,7 @@ from websockets.exceptions import ConnectionClosed
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.testing import ScriptedModelServer
 from swe_ai_fleet.testing.repositories import make_repository
+from tests.fleet_command import program
 from tests.scripts import HELLO_FILES, SLOW
 from tests.secured import free_port
 
@@ -28,15 +28,12 @@ from tests.secured import free_port
 async def _process(
     module: str, variables: Mapping[str, str], answers: str
 ) -> AsyncIterator[asyncio.subprocess.Process]:
-    """A service in a process of its own, from when its port answers; killed at the end if it is still there."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", module), env={**os.environ, **variables}, stderr=asyncio.subprocess.DEVNULL
-    )
-    host, _, port = answers.rpartition(":")
-    try:
+    """A service in a process of its own, from when its port answers."""
+    log, (host, _, port) = Path(f"{variables['FLEET_HOME']}.log"), answers.rpartition(":")
+    async with program(sys.executable, "-m", module, log=log, **variables) as process:
         async with asyncio.timeout(60):
             while True:
-                assert process.returncode is None, module
+                assert process.returncode is None, log.read_text()[-3000:]
                 try:
                     _, writer = await asyncio.open_connection(host, int(port))
                     writer.close()
@@ -44,10 +41,6 @@ async def _process(
                 except OSError:
                     await asyncio.sleep(0.05)
         yield process
-    finally:
-        if process.returncode is None:
-            process.terminate()
-        await process.wait()
 
 
 class Watcher:

@@ -34,6 +34,7 @@ from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.testing import Failure, Script, ScriptedModelServer, Turn
 from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
 from swe_ai_fleet.tools.secrets import Secrets
+from tests.gateway_house import ready
 from tests.orchestrator_service import field_named, refusal, servicer_of
 from tests.recorded_runs import cut
 from tests.scripted_fleet import ScriptedFleet, execution_deps
@@ -204,7 +205,7 @@ async def served(planner: Splitter, store: MemoryKeyValue) -> AsyncIterator[Any]
         planning = PlanningEvents(executions=executions, derivations=derivations, store=store)
         service = service_of(servicer_of(executions, log, planning=planning))
         async with (
-            serve_grpc([service], "127.0.0.1:0", None, _ready, grace_seconds=0.1) as address,
+            serve_grpc([service], "127.0.0.1:0", None, ready, grace_seconds=0.1) as address,
             grpc.aio.insecure_channel(address) as channel,
         ):
             yield OrchestratorServiceStub(channel).ProcessPlanningEvent
@@ -249,7 +250,3 @@ async def test_over_the_wire_subtasks_are_told_with_what_they_need_and_faults_na
     assert list(first.constraints.allowed_paths) == ["app/*"]
     assert [task.task_id for task in dispatched.tasks] == ["event-e-2.write", "event-e-2.test"]
     assert list(dispatched.tasks[1].dependencies) == ["event-e-2.write"]
-
-
-async def _ready() -> bool:
-    return True

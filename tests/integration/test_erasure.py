@@ -7,7 +7,6 @@ import base64
 import json
 import subprocess
 import uuid
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,23 +31,13 @@ from swe_ai_fleet.snapshots import CONTEXT_SNAPSHOTS, EXECUTION_SNAPSHOTS
 from swe_ai_fleet.testing.repositories import make_repository
 from swe_ai_fleet.watching.events import audit_document
 from tests.erasure import everywhere
+from tests.integration.test_tenants import in_time, world
 from tests.plan_script import PLAN_GOAL
-from tests.tenants import NORTH, SOUTH, Caller, World, refused, tenants
+from tests.tenants import NORTH, SOUTH, Caller, World, refused
 
-SECONDS = 90
+__all__ = ["in_time", "world"]
+
 REASON = "a key was printed"
-
-
-@pytest.fixture(scope="module")
-async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World]:
-    async with tenants(tmp_path_factory.mktemp("erasure")) as made:
-        yield made
-
-
-@pytest.fixture(autouse=True)
-async def in_time() -> AsyncIterator[None]:
-    async with asyncio.timeout(SECONDS):
-        yield
 
 
 def a_marker() -> str:

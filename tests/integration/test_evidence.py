@@ -7,7 +7,6 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,7 +15,7 @@ from swe_ai_fleet.agents.preparation import MAX_PROBES, read_checklist
 from swe_ai_fleet.agents.run_deps import RunDeps
 from swe_ai_fleet.agents.scoring import RubricJudge
 from swe_ai_fleet.domain.assignment import BaselineAssignment, CheckAssignment, ExamineAssignment, Examinee
-from swe_ai_fleet.domain.candidate import CheckKind, CheckReport, Verdict
+from swe_ai_fleet.domain.candidate import CheckKind, Verdict
 from swe_ai_fleet.domain.checklist import Requirement
 from swe_ai_fleet.domain.command import CheckSpec
 from swe_ai_fleet.domain.examination import STATEMENT, Examination, Matrix
@@ -311,48 +310,35 @@ async def test_one_file_that_cannot_be_collected_does_not_sink_the_suite(tmp_pat
 # --- cross-examination with real git, sandbox and test runners: probes of the statement, and tests of the others ---
 
 
-class Pool:
-    """Candidates of one repository."""
+Candidate = tuple[Mapping[str, str | None], *tuple[str, ...]]
+"""Files, then which of its tests are known already to fail without the change."""
 
-    def __init__(self, measured: World) -> None:
-        self.world = measured
-        self.reports: dict[str, CheckReport] = {}
-        self.files: dict[str, Mapping[str, str | None]] = {}
-        self.own: dict[str, dict[str, tuple[str, ...]]] = {}
 
-    def add(self, name: str, files: Mapping[str, str | None], *own: str) -> None:
-        """One of which is known already which of its tests fail without the change."""
-        self.files[name], self.own[name] = files, {"tests": own} if own else {}
-
-    async def examined(self, requirements: tuple[Requirement, ...] = ()) -> Examination:
-        repository = await self.world.pinned()
-        log = self.world.log
-        examinees = [
-            Examinee(
-                candidate_id=name,
-                patch=await log.put("default", self.world.task.execution_id, self.world.patch(files), "text/x-diff"),
-                tests=self.own[name],
-            )
-            for name, files in self.files.items()
-        ]
-        assignment = ExamineAssignment(
-            execution_id=self.world.task.execution_id,
-            task=self.world.task,
-            repository=repository,
-            examinees=tuple(examinees),
-            requirements=requirements,
+async def examined(
+    measured: World, candidates: Mapping[str, Candidate], requirements: tuple[Requirement, ...] = ()
+) -> Examination:
+    """What tests of each other, and probes, say of candidates."""
+    examinees = [
+        Examinee(
+            candidate_id=name,
+            patch=await measured.log.put("default", measured.task.execution_id, measured.patch(files), "text/x-diff"),
+            tests={"tests": tuple(own)} if own else {},
         )
-        return await self.world.gatherer.examine(assignment)
+        for name, (files, *own) in candidates.items()
+    ]
+    assignment = ExamineAssignment(
+        execution_id=measured.task.execution_id,
+        task=measured.task,
+        repository=await measured.pinned(),
+        examinees=tuple(examinees),
+        requirements=requirements,
+    )
+    return await measured.gatherer.examine(assignment)
 
 
 def told(examination: Examination) -> dict[str, dict[str, str]]:
     """By author of tests and by candidate how the tests ended, as `passed/said`."""
     return {one.name: {crossing.candidate_id: crossing.cell for crossing in one.crossings} for one in examination.sets}
-
-
-@pytest.fixture
-def pool(measured: World) -> Pool:
-    return Pool(measured)
 
 
 @pytest.fixture
@@ -382,39 +368,12 @@ TWO = probe("2m is 120", "assert durations.seconds('2m') == 120")
 INVENTED = probe("1h is 3600", "assert durations.in_seconds('1h') == 3600")
 WRONG = probe("1h is 3600", "assert durations.seconds('1h') == 60")
 HOUR = 'import durations\n\n\ndef test_hour():\n    assert durations.seconds("1h") == 3600\n'
-CANDIDATES: Mapping[str, Mapping[str, str]] = {
-    "right": {"durations.py": RIGHT},
-    "half": {"durations.py": HALF, "tests/test_half.py": HOUR},
-}
-OWN = {"half": {"tests": ("tests/test_half.py::test_hour",)}}
-"""Tests of candidates of which is known already that they fail without the change."""
-
-
-async def examined(measured: World, requirements: tuple[Any, ...], *names: str) -> Examination:
-    """What probes say of the candidates of these names."""
-    repository = await measured.pinned()
-    examinees = [
-        Examinee(
-            candidate_id=name,
-            patch=await measured.log.put(
-                "default", measured.task.execution_id, measured.patch(CANDIDATES[name]), "text/x-diff"
-            ),
-            tests=OWN.get(name, {}),
-        )
-        for name in names
-    ]
-    assignment = ExamineAssignment(
-        execution_id=measured.task.execution_id,
-        task=measured.task,
-        repository=repository,
-        examinees=tuple(examinees),
-        requirements=requirements,
-    )
-    return await measured.gatherer.examine(assignment)
+RIGHT_ONE: Candidate = ({"durations.py": RIGHT},)
+HALF_ONE: Candidate = ({"durations.py": HALF, "tests/test_half.py": HOUR}, "tests/test_half.py::test_hour")
 
 
 async def test_probes_and_tests_of_others_tell_the_right_change_from_what_looks_as_good(measured: World) -> None:
-    examination = await examined(measured, (TOGETHER, TWO, INVENTED, WRONG), "right", "half")
+    examination = await examined(measured, {"right": RIGHT_ONE, "half": HALF_ONE}, (TOGETHER, TWO, INVENTED, WRONG))
     sets = {one.name: one for one in examination.sets}
     [crossing] = sets.pop("half").crossings
     assert (crossing.candidate_id, list(crossing.passed)) == ("right", ["tests/test_half.py::test_hour"])
@@ -439,7 +398,7 @@ async def test_a_probe_reaches_neither_the_host_nor_a_later_probe(measured: Worl
     secret.write_text("host")
     leaves = requirement("takes minutes", "touch durations.left /tmp/left && false")
     looks = requirement("and hours", f"test ! -e durations.left && test ! -e {secret} && python3 durations.py")
-    (tests,) = (await examined(measured, (leaves, looks), "right")).sets
+    (tests,) = (await examined(measured, {"right": RIGHT_ONE}, (leaves, looks))).sets
     assert tests.crossings[0].passed == (looks.name,)
 
 
@@ -464,7 +423,7 @@ def test_a_checklist_quotes_the_statement_and_is_bounded(measured: World) -> Non
 
 
 @pytest.mark.slow  # quick: probes and tests of others
-async def test_tests_of_one_author_reach_neither_the_results_nor_the_rules_of_another(pool: Pool) -> None:
+async def test_tests_of_one_author_reach_neither_the_results_nor_the_rules_of_another(measured: World) -> None:
     hostile = (
         "import os\nimport pathlib\nimport sys\n\nimport durations\n\n\ndef test_mine():\n"
         '    if "rpartition" not in pathlib.Path(durations.__file__).read_text():\n'
@@ -474,16 +433,17 @@ async def test_tests_of_one_author_reach_neither_the_results_nor_the_rules_of_an
         '    assert durations.seconds("2m") == 120\n'
     )
     mine = SPECIAL + "\n\n# rpartition\n"
-    pool.add("hostile", {"durations.py": mine, "tests/test_hostile.py": hostile}, "tests/test_hostile.py::test_mine")
     ruled = {
         "durations.py": RIGHT,
         "tests/test_ruled.py": new_tests(both=BOTH),
         "tests/conftest.py": "import nothing\n",
     }
-    pool.add("ruled", ruled, "tests/test_ruled.py::test_both")
-    half = {"durations.py": HALF, "tests/test_half.py": HOUR}
-    pool.add("half", half, "tests/test_half.py::test_hour")
-    examination = await pool.examined()
+    candidates: Mapping[str, Candidate] = {
+        "hostile": ({"durations.py": mine, "tests/test_hostile.py": hostile}, "tests/test_hostile.py::test_mine"),
+        "ruled": (ruled, "tests/test_ruled.py::test_both"),
+        "half": HALF_ONE,
+    }
+    examination = await examined(measured, candidates)
     assert told(examination) == {
         "half": {"hostile": "0/1", "ruled": "1/1"},
         "hostile": {"half": "0/1", "ruled": "0/1"},

@@ -8,7 +8,7 @@ import re
 import socket
 import sys
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +28,7 @@ from services.gateway.upstream import open_upstream
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
 from swe_ai_fleet.testing.repositories import make_repository
+from tests.confinement import until
 from tests.conftest import FleetUnderTest
 from tests.event_source import EventSource, a_deliberation, numbered, serving
 from tests.fleet_client import connected, to_deliberate
@@ -330,13 +331,6 @@ async def test_a_client_that_never_reads_again_is_let_go(monkeypatch: pytest.Mon
             await until(lambda: feeds.watchers == 1)
             await until(lambda: feeds.watchers == 0)
             await until(lambda: not any(one.raddr == there for one in psutil.Process().net_connections("tcp4")))
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    """Wait until something holds."""
-    async with asyncio.timeout(10):
-        while not holds():
-            await asyncio.sleep(0.01)
 
 
 async def test_no_more_watch_than_may_and_those_who_go_make_room(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,6 +30,7 @@ from swe_ai_fleet.domain.candidate import CheckKind, CheckResult, TestSummary
 from swe_ai_fleet.domain.errors import AgentLost, PreconditionFailed, ResourceExhausted, Unavailable
 from swe_ai_fleet.domain.event import ExecutionFinished
 from tests.documented import blocks
+from tests.fleet_command import ran
 from tests.orchestrator_service import Service, deliberation, field_named, orchestration, refusal
 from tests.scripted_fleet import FAILED, PASSED, ScriptedRun
 from tests.scripted_workspaces import DELIVERED_COMMIT
@@ -158,19 +159,6 @@ async def test_submit_then_fetch_by_task_and_by_execution(service: Service):
     assert list(fetched.results) == list(done.results)
 
 
-async def test_the_same_task_twice_and_other_content(service: Service):
-    replies = await asyncio.gather(*(service.stub.Deliberate(deliberation()) for _ in range(12)))
-    first = await service.stub.Deliberate(deliberation())
-    assert all(reply == first for reply in replies)
-    assert len(service.fleet.begun) == 3
-    resubmitted = await service.stub.SubmitTask(pb.SubmitTaskRequest(deliberate=deliberation()))
-    assert (resubmitted.already_existed, resubmitted.status) == (True, pb.DELIBERATION_STATUS_COMPLETED)
-    code, message, details = await refusal(service.stub.Deliberate(deliberation(context="more")))
-    assert (code, field_named(details)) == (grpc.StatusCode.ALREADY_EXISTS, "task_id")
-    assert "attempt" in message and details["ErrorInfo"].reason == "ALREADY_EXISTS"
-    assert (await service.stub.Orchestrate(orchestration())).execution_id != first.execution_id
-
-
 @pytest.mark.parametrize("ending", ["deadline", "drop", "stream"])
 async def test_the_end_of_a_call_ends_only_the_wait(service: Service, ending: str):
     gate = asyncio.Event()
@@ -194,23 +182,6 @@ async def test_the_end_of_a_call_ends_only_the_wait(service: Service, ending: st
     reply = await service.stub.Deliberate(deliberation())
     assert (reply.status, service.fleet.cancelled) == (pb.DELIBERATION_STATUS_COMPLETED, [])
     assert len(service.fleet.begun) == 3
-
-
-async def test_cancel_stops_the_agents(service: Service):
-    service.fleet.default = ScriptedRun(after=asyncio.Event())
-    submitted = await service.stub.SubmitTask(pb.SubmitTaskRequest(deliberate=deliberation()))
-    await service.fleet.started(3)
-    watching = service.stub.StreamDeliberation(deliberation())
-    assert (await anext(aiter(watching))).current_step == "accepted"
-    request = pb.CancelExecutionRequest(execution_id=submitted.execution_id, reason="changed my mind")
-    cancelled = await service.stub.CancelExecution(request)
-    assert (cancelled.status, cancelled.already_ended) == (pb.DELIBERATION_STATUS_CANCELLED, False)
-    assert len(service.fleet.cancelled) == 3
-    updates = [update async for update in watching]
-    assert updates[-1].final.status == pb.DELIBERATION_STATUS_CANCELLED
-    assert updates[-1].final.metadata["error"] == "changed my mind"
-    again = await service.stub.CancelExecution(request)
-    assert (again.status, again.already_ended) == (pb.DELIBERATION_STATUS_CANCELLED, True)
 
 
 async def test_replies_stay_small_enough_for_default_clients(service: Service):
@@ -422,14 +393,9 @@ async def test_the_documented_commands_of_foreign_clients(tmp_path: Path):
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}:{programs}"
     async with Service().running(TOKEN) as service:
         script = block.replace("127.0.0.1:50055", service.address).replace("~/.local/state", str(tmp_path / "state"))
-        process = await asyncio.create_subprocess_exec(
-            *("bash", "-euc", script),
-            env={**os.environ, "PATH": path},
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-        )
-        out = (await process.communicate())[0].decode()
-    assert process.returncode == 0, out
+        told = await ran("bash", "-euc", script, PATH=path)
+    out = told.out + told.err
+    assert told.code == 0, out
     for said in ("liveness", SERVICE, "SERVING"):
         assert said in out
     assert out.count('"stats"') == 2, out

@@ -241,7 +241,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def sandbox(each_level: IsolationLevel, **limits: int) -> Sandbox:
-    return Sandbox(SandboxPolicy(each_level=each_level, grace_seconds=0.3, **limits))
+    return Sandbox(SandboxPolicy(level=each_level, grace_seconds=0.3, **limits))
 
 
 def shell(workspace: LocalWorkspace) -> ShellTool:

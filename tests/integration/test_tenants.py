@@ -29,7 +29,7 @@ from swe_ai_fleet.testing.repositories import make_repository
 from tests.plan_script import PLAN_GOAL
 from tests.tenants import NORTH, SOUTH, World, refused, tenants
 
-SECONDS = 60
+SECONDS = 90
 
 
 @pytest.fixture(scope="module")

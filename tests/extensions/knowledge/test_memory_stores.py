@@ -1,11 +1,8 @@
-"""Where memories are searched: what a crash, a stranger's file, a second process and a lost server leave of it."""
+"""Where memories are searched: what a stranger's file, another fleet and a lost server leave of it."""
 
 from __future__ import annotations
 
-import asyncio
 import math
-import shutil
-import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -20,80 +17,10 @@ from swe_ai_fleet.extensions.knowledge.memory_index import FILE_NAME, MemoryInde
 from tests.postgresql_server import PostgresqlServer
 
 ALL = MemoryScope()
-BATCH = 20
-# Writes batches of memories with their vectors for ever (or so many), and says after each that it stands.
-WRITER = """
-import asyncio, sys
-from pathlib import Path
-from swe_ai_fleet.extensions.knowledge.memory_index import open_memory_index
-from swe_ai_fleet.domain.memory import Memory
-
-async def main(home, name, batches, size):
-    async with open_memory_index("", Path(home)) as index:
-        for number in range(1, int(batches) + 1):
-            texts = [f"{name} batch b{number} entry e{one}" for one in range(int(size))]
-            memories = [(Memory(namespace="fleet", text=text), [1.0, float(number)]) for text in texts]
-            await index.put(memories, space=name, position=number)
-            print(number, flush=True)
-
-asyncio.run(main(*sys.argv[1:]))
-"""
 
 
-def fleets(text: str, **fields: object) -> Memory:
-    return Memory(namespace="fleet", text=text, **fields)  # type: ignore[arg-type]
-
-
-async def writer(home: Path, name: str, batches: int) -> asyncio.subprocess.Process:
-    arguments = (str(home), name, str(batches), str(BATCH))
-    return await asyncio.create_subprocess_exec(
-        sys.executable, "-c", WRITER, *arguments, stdout=asyncio.subprocess.PIPE
-    )
-
-
-async def told(process: asyncio.subprocess.Process, batches: int) -> int:
-    """The batch that was said to stand last, once there are so many."""
-    assert process.stdout is not None
-    number = 0
-    async with asyncio.timeout(60):
-        while number < batches:
-            number = int(await process.stdout.readline())
-    return number
-
-
-async def holds_whole_batches(path: Path, at_least: int) -> None:
-    connection = apsw.Connection(str(path))
-    assert connection.pragma("integrity_check") == "ok"
-    connection.close()
-    async with open_memory_index("", path.parent) as index:
-        position = await index.position("crash")
-        assert position >= at_least
-        held = await index.listed(ALL, limit=1_000_000)
-        assert len(held) == position * BATCH
-        assert len(await index.search(ALL, words="crash", limit=10_000)) == position * BATCH
-        assert len(await index.search(ALL, vector=[1.0, 1.0], space="crash", limit=10_000)) == position * BATCH
-        if position:
-            [newest] = await index.search(ALL, words=f"b{position} e7", limit=1)
-            assert newest.memory.text == f"crash batch b{position} entry e7"
-        await index.put([(fleets("after"), [0.0, 1.0])], space="crash", position=position + 1)
-        assert await index.position("crash") == position + 1
-
-
-async def test_a_torn_write_is_left_out(tmp_path: Path) -> None:
-    path = tmp_path / FILE_NAME
-    process = await writer(tmp_path, "crash", 100_000)
-    await told(process, 6)
-    process.kill()
-    await process.wait()
-    log = path.with_name(f"{FILE_NAME}-wal")
-    size = log.stat().st_size
-    assert size > 100_000
-    for number, kept in enumerate((size - 3, size // 2 + 1_234, 17)):
-        copy = tmp_path / f"torn{number}" / FILE_NAME
-        copy.parent.mkdir()
-        shutil.copy(path, copy)
-        copy.with_name(log.name).write_bytes(log.read_bytes()[:kept])
-        await holds_whole_batches(copy, 0)
+def memory(text: str, **values: object) -> Memory:
+    return Memory(**{"namespace": "fleet", "text": text} | values)  # type: ignore[arg-type]
 
 
 def executed(path: Path, statements: str) -> None:
@@ -130,8 +57,8 @@ async def test_a_file_that_is_no_index_is_named_and_left_alone(tmp_path: Path, m
 
 
 async def test_what_is_forgotten_is_in_no_file(tmp_path: Path) -> None:
-    secret = fleets("the zygomorphic passphrase is quixotry", metadata={"who": "xylophonist"})
-    others = [fleets(f"ordinary {number} thing") for number in range(50)]
+    secret = memory("the zygomorphic passphrase is quixotry", metadata={"who": "xylophonist"})
+    others = [memory(f"ordinary {number} thing") for number in range(50)]
 
     def found() -> list[str]:
         everything = b"".join(file.read_bytes() for file in tmp_path.iterdir() if not file.name.endswith("-shm"))
@@ -153,26 +80,28 @@ async def test_other_places_are_refused_without_their_password(tmp_path: Path) -
         assert "hun" not in await refused(where, tmp_path, InvalidRequest, ".")
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[PostgresqlServer]:
-    with PostgresqlServer.open() as opened:
-        yield opened
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[PostgresqlServer]:
+    with PostgresqlServer.open() as server:
+        yield server
 
 
-async def test_fleets_that_share_a_database_see_nothing_of_each_other(server: PostgresqlServer, tmp_path: Path) -> None:
-    url = server.database()
-    memory = fleets("of one fleet")
+async def test_fleets_that_share_a_database_see_nothing_of_each_other(
+    postgresql: PostgresqlServer, tmp_path: Path
+) -> None:
+    url = postgresql.database()
+    known = memory("of one fleet")
     async with (
         open_memory_index(url, tmp_path, source="0123456789abcdef") as one,
         open_memory_index(url, tmp_path, source="fedcba9876543210") as other,
     ):
-        await one.put([(memory, [1.0, 0.5])], space="v", position=7)
+        await one.put([(known, [1.0, 0.5])], space="v", position=7)
         assert (await one.position(""), await other.position("")) == (7, 0)
         assert await other.listed(ALL) == await other.search(ALL, words="fleet") == ()
-        await other.put([(memory, [1.0, 0.5, 0.1])], space="v", position=3)
-        await other.remove([memory.memory_id])
-        assert [match.memory for match in await one.search(ALL, vector=[1.0, 0.5], space="v")] == [memory]
-        assert [match.memory for match in await one.search(ALL, words="fleet")] == [memory]
+        await other.put([(known, [1.0, 0.5, 0.1])], space="v", position=3)
+        await other.remove([known.memory_id])
+        assert [match.memory for match in await one.search(ALL, vector=[1.0, 0.5], space="v")] == [known]
+        assert [match.memory for match in await one.search(ALL, words="fleet")] == [known]
     async with open_memory_index(url, tmp_path, source="0123456789abcdef") as again:
         assert await again.position("") == 7
     with pytest.raises(InvalidRequest):
@@ -180,8 +109,8 @@ async def test_fleets_that_share_a_database_see_nothing_of_each_other(server: Po
             raise AssertionError
 
 
-async def test_a_database_that_cannot_be_used_is_explained(server: PostgresqlServer) -> None:
-    url = server.database()
+async def test_a_database_that_cannot_be_used_is_explained(postgresql: PostgresqlServer) -> None:
+    url = postgresql.database()
     async with await psycopg.AsyncConnection.connect(url, autocommit=True) as administrator:
         await administrator.execute("CREATE ROLE nobody_much LOGIN PASSWORD 'hunter2'")
     for where, kind in (
@@ -196,16 +125,7 @@ async def test_a_database_that_cannot_be_used_is_explained(server: PostgresqlSer
 # --- what every index of memories does: in SQLite, on a real PostgreSQL ---
 
 
-INDEXES = ["sqlite", "postgresql"]
-
-
-@pytest.fixture(scope="session")
-def postgresql() -> Iterator[PostgresqlServer]:
-    with PostgresqlServer.open() as server:
-        yield server
-
-
-@pytest.fixture(params=INDEXES)
+@pytest.fixture(params=["sqlite", "postgresql"])
 async def index(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[MemoryIndex]:
     where = ""
     if request.param == "postgresql":
@@ -213,10 +133,6 @@ async def index(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
         where = server.database()
     async with open_memory_index(where, tmp_path) as opened:
         yield opened
-
-
-def memory(text: str, **values: object) -> Memory:
-    return Memory(**{"namespace": "fleet", "text": text} | values)  # type: ignore[arg-type]
 
 
 async def put(index: MemoryIndex, *memories: Memory, position: int = 0) -> None:
