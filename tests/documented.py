@@ -23,7 +23,7 @@ IN_IMAGES = "e2e/test_container_image_runs.py::test_agents_and_checks_are_in_the
 CHAOS = "../labs/chaos/test_small.py::test_a_dozen_executions_survive_three_kills"
 BY_HAND = "by hand"
 """Takes minutes of an idle machine, or another machine: its options are checked, it is not run by a test."""
-VLLM = "e2e/test_up_vllm.py::test_the_fleet_uses_the_server_and_takes_it_along"
+VLLM = "e2e/test_cli.py::test_the_fleet_uses_the_server_and_takes_it_along"
 
 RUN_BY: Mapping[str, tuple[str, ...]] = {
     "README.md": (
@@ -59,7 +59,7 @@ RUN_BY: Mapping[str, tuple[str, ...]] = {
         "extensions/knowledge/test_cli_context.py",
         HERE,
     ),
-    "docs/councils.md": ("integration/test_council_service.py::test_the_whole_fleet_from_the_command_line",),
+    "docs/councils.md": ("integration/test_task_context.py::test_the_whole_fleet_from_the_command_line",),
     "docs/durability.md": ("e2e/test_replicas.py",),
     "docs/environments.md": (IN_IMAGES,),
     "docs/erasure.md": ("e2e/test_erasing.py::test_a_leaked_secret_is_erased_from_a_fleet_at_work",),

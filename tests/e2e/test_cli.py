@@ -303,3 +303,31 @@ def _uses(process: psutil.Process, text: str) -> bool:
         return text in " ".join(process.cmdline())
     except psutil.Error:
         return False
+
+
+# --- `fleet up --vllm` from the outside: a model server that it starts, uses and takes along ---
+
+
+@pytest.mark.slow
+async def test_the_fleet_uses_the_server_and_takes_it_along(tmp_path: Path) -> None:
+    options = ("--vllm", "org/qwen3-8b", "--vllm-drain", "1", "--vllm-args", f"--state {tmp_path}")
+    double = str(Path(__file__).parents[1] / "vllm_double")
+    more = {"FLEET_LISTEN": "127.0.0.1:0", "FLEET_HTTP_LISTEN": "off", "PYTHONPATH": double}
+    process = await Shell(home=tmp_path / "home", more=more).start("up", "--json", *options)
+    try:
+        assert process.stdout is not None
+        async with asyncio.timeout(SECONDS):
+            card = json.loads(await process.stdout.readline())
+        start = json.loads((tmp_path / "start-0").read_text())
+        port = start["argv"][start["argv"].index("--port") + 1]
+        assert card["model_url"] == f"http://127.0.0.1:{port}/v1"
+        assert all(psutil.pid_exists(pid) for pid in start["pids"])
+        process.send_signal(signal.SIGTERM)
+        async with asyncio.timeout(SECONDS):
+            _, told = await process.communicate()
+        assert process.returncode == 0, told.decode()[-4000:]
+        assert not any(psutil.pid_exists(pid) for pid in start["pids"])
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()

@@ -18,10 +18,9 @@ import pytest
 from swe_ai_fleet.domain.audit import verify
 from swe_ai_fleet.testing import ScriptedModelServer
 from swe_ai_fleet.testing.repositories import git, make_repository
-from tests.conftest import FleetUnderTest
 from tests.documented import blocks, run_python
 from tests.environments import home_at
-from tests.fleet_command import WARM, ended, ran
+from tests.fleet_command import ended, ran
 from tests.scripts import HELLO_FILES, HELLO_OPERATIONS
 
 ROOT = Path(__file__).parents[2]
@@ -65,32 +64,6 @@ async def test_the_tour_is_walked_in_a_fresh_home() -> None:
     said = await _run(f"{sys.executable} scripts/tour.py --installed {installed}", cwd=ROOT)
     assert said.count("\n0  ") == len(_block("fleet doctor").strip().splitlines())
     assert re.search(r"from git clone to the first delivered change: \d+ s", said)
-
-
-@pytest.mark.timeout(600)
-async def test_the_quick_tour(fleet: FleetUnderTest, warm: str, tmp_path: Path) -> None:
-    # The same program, loaded once for all of its commands.
-    program = tmp_path / "bin/fleet"
-    program.parent.mkdir()
-    program.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S {WARM} {warm} "$@"\n')
-    program.chmod(0o755)
-    repository = make_repository(tmp_path / "repository", HELLO_FILES)
-    variables = {
-        "PATH": f"{program.parent}:{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "FLEET_HOME": str(fleet.settings.home),
-        "FLEET_MODEL_URL": fleet.settings.model_url,
-        "FLEET_MODEL": fleet.settings.model,
-    }
-    commands = _block("fleet doctor").strip().splitlines()
-    outputs = [await _run(command, cwd=repository, **variables) for command in commands]
-    assert "agent-dev-1" in outputs[3]
-    assert "intact" in outputs[5]
-    assert "files_repo_map" in outputs[6]
-    assert "utils.py" in outputs[7]
-    assert "utils.py" in outputs[8]
-    assert "Outcome: completed" in outputs[10]
-    assert "rated 5 of 5" in outputs[11]
-    assert "agents: " in outputs[12]
 
 
 # --- the demonstration, run as a newcomer runs it ---

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import hashlib
 import json
 import random
 import re
@@ -182,6 +183,18 @@ async def test_what_a_path_names_stands_in_the_message(api: Api) -> None:
     graph = await api.get("/api/graph", node=f"story:{story}", depth="2")
     contains = {"source": f"story:{story}", "kind": "RELATION_KIND_CONTAINS", "target": f"task:{story}-1"}
     assert contains in graph["relations"]
+
+
+async def test_the_query_says_nothing_else_than_the_path(api: Api, ended: dict[str, Any]) -> None:
+    execution_id = ended["execution"]["execution_id"]
+    problem = await api.refused("GET", f"/api/executions/{NOWHERE}?execution_id={execution_id}")
+    assert (problem["status"], problem["field"]) == (400, "execution_id")
+    digest = hashlib.sha256(b"").hexdigest()
+    problem = await api.refused("GET", f"/api/executions/{execution_id}/artifacts/{digest}?digest={digest}")
+    assert (problem["status"], problem["field"]) == (400, "digest")
+    # A value that is called like a parameter is no parameter.
+    told = await api.refused("GET", "/api/executions/execution_id")
+    assert told["field"] == "execution_id"
 
 
 async def test_every_kind_of_refusal_is_a_problem(api: Api, fleet: FleetUnderTest) -> None:
