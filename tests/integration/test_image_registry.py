@@ -1,15 +1,19 @@
-"""Images of a registry: who may be asked, what is shown to whom, and what is not believed."""
+"""Container images: how they are had from registries, and commands in them, beside the fleet's programs or in a Pod."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
+import io
 import os
 import shutil
+import signal
+import subprocess
+import tarfile
 import tempfile
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
-from contextlib import ExitStack, asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator, Mapping
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,14 +33,13 @@ from swe_ai_fleet.domain.command import Command, CommandResult, NetworkGrant
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, PreconditionFailed, Unavailable
 from swe_ai_fleet.domain.task import EnvironmentSpec, PinnedRepository, RepoRef
-from swe_ai_fleet.sandbox import IsolationLevel, LocalWorkspace, Sandbox, SandboxPolicy
+from swe_ai_fleet.sandbox import IsolationLevel, LocalWorkspace, Sandbox, SandboxPolicy, images, jail
 from swe_ai_fleet.sandbox.images import ImageContainer
 from swe_ai_fleet.sandbox.jail import python
 from swe_ai_fleet.sandbox.landlock import Landlock
 from swe_ai_fleet.testing.repositories import make_repository
 from tests.container_images import MadeImage, digest_of, directory, entry, layer, link, of_this_machine
 from tests.environments import make_provider, sh
-from tests.image_roots import helper, parts, unpack
 
 IMAGE = MadeImage(layers=[layer(entry("a", "x" * 500)), layer(entry("b", "y"))])
 
@@ -333,7 +336,47 @@ def _state(root: Path) -> dict[str, tuple[int, bytes]]:
 # --- commands in the container of an image beside the fleet's own: two roots over one directory, confined by Landlock
 
 
-pytestmark = pytest.mark.skipif(Landlock.find() is None, reason="the kernel offers no Landlock")
+def unpack(image: MadeImage, root: Path) -> Path:
+    """A root with the image's layers."""
+    root.mkdir(parents=True)
+    for data in image.layers:
+        with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+            archive.extractall(root, filter="tar")
+    return root
+
+
+def parts(place: Path) -> Path:
+    """What the container that clones leaves for the image's."""
+    place.mkdir(parents=True)
+    images.carry(jail.shell(), place)
+    return place
+
+
+@contextmanager
+def helper(root: Path, volumes: Mapping[str, Path], variables: Mapping[str, str], socket: str) -> Generator[int]:
+    """The helper at work in a root, as a container runtime starts it, until the context ends: volumes by mount path.
+
+    It is read-only but for volumes; what is named `ro:PATH` is not written to. Processes, network and shared memory
+    are those of the Pod, that is of this machine.
+    """
+    argv = ["bwrap", "--cap-add", "ALL"] if os.geteuid() == 0 else ["bwrap"]
+    argv += ["--bind", str(root), "/", "--proc", "/proc", "--dev", "/dev", "--bind", "/dev/shm", "/dev/shm"]
+    argv += ["--ro-bind", "/sys", "/sys"]
+    for place, source in volumes.items():
+        argv += ["--ro-bind" if place.startswith("ro:") else "--bind", str(source), place.removeprefix("ro:")]
+    argv += ["--remount-ro", "/", "--clearenv", "--chdir", "/"]
+    for name, value in variables.items():
+        argv += ["--setenv", name, value]
+    program = f"{images.INSIDE}/swe_ai_fleet/sandbox/container_helper.py"
+    argv += ["--", *images.PYTHON, "-I", "-S", program, socket]
+    process = subprocess.Popen(argv, start_new_session=True)
+    try:
+        yield process.pid
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
 POD_IMAGE = f"docker://registry.example/team/image@sha256:{'0' * 64}"
 PRELOADED = "/etc/evil.so"
 
@@ -380,6 +423,8 @@ def place() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def made(place: Path) -> Pod:
+    if Landlock.find() is None:
+        pytest.skip("the kernel offers no Landlock")
     return Pod(place)
 
 

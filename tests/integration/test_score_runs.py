@@ -29,7 +29,7 @@ from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.domain.workflow import AgentConfig
 from swe_ai_fleet.in_process import MemoryLog
 from swe_ai_fleet.testing import Conversation, Failure, Script, ScriptedModelServer, Turn
-from tests.recorded_runs import SECRET, Runs, cut
+from tests.recorded_runs import SECRET, Runs, ScriptedRuns, calls, cut
 from tests.scripted_fleet import PASSED
 
 QUESTION = "Does the change solve the task as it is written, completely and without breaking anything?"
@@ -322,23 +322,23 @@ async def test_who_takes_over_goes_on_from_the_last_reply(jury: Jury) -> None:
 # --- what nodes of workflows have done for real: clones, git, tools, a model over HTTP; the log in memory ---
 
 
-class Nodes(Runs):
-    """A model server whose words can be chosen, and a workflow's task."""
+AGENT = "You are an agent"
+"""What the opening of an answer begins with."""
+
+
+class Nodes(ScriptedRuns):
+    """Runs of a workflow's task."""
 
     def __init__(self, tmp_path: Path, server: ScriptedModelServer, model: OpenAIChatModel) -> None:
-        super().__init__(tmp_path, {"app.py": "a = 1\n"}, "flow")
-        self.server, self.model = server, model
+        super().__init__(tmp_path, {"app.py": "a = 1\n"}, "flow", server, model)
         self.task = replace(self.task, kind=TaskKind.WORKFLOW)
-
-    def says(self, *turns: Turn | Failure) -> None:
-        self.server.script = Script.of(*turns)
 
     async def ran(self, run: Any, kind: Any, **assigned: Any) -> Any:
         """What comes of a run on an assignment in a fresh clone; `left` is what it leaves there."""
         repository = await self.pinned()
         assignment = kind(execution_id=self.task.execution_id, task=self.task, repository=repository, **assigned)
         async with self.clone("node") as clone:
-            result = await run(recorder=self.services({"": self.model})).run(assignment, clone)
+            result = await run(recorder=self.services(self.models)).run(assignment, clone)
             self.left = sorted(path.name for path in clone.root.iterdir() if path.name != ".git")
         return result
 
@@ -351,11 +351,6 @@ class Nodes(Runs):
         parts = {"tool": tool, "arguments": arguments, "generation": generation}
         return await self.ran(OperateRun, OperateAssignment, agent_id="node-calls-1", **parts)
 
-    @property
-    def asked(self) -> int:
-        """How often an agent was asked; what the model can do is found out with other prompts."""
-        return sum(str(one["messages"][0]["content"]).startswith("You are an agent") for one in self.server.bodies)
-
     def sound(self, agent_id: str) -> bool:
         """Whether the audit chain of a run holds."""
         return verify(fold_run(self.log.events, agent_id).entries) is None
@@ -365,10 +360,6 @@ class Nodes(Runs):
 async def nodes(tmp_path: Path) -> AsyncIterator[Nodes]:
     async with ScriptedModelServer(Script()) as server, OpenAIChatModel(base_url=server.url, model="scripted") as model:
         yield Nodes(tmp_path, server, model)
-
-
-def calls(name: str, **arguments: Any) -> Turn:
-    return Turn(tool_calls=((name, arguments),))
 
 
 async def test_an_agent_looks_around_and_answers(nodes: Nodes):
@@ -437,12 +428,16 @@ async def test_an_answer_goes_on_wherever_it_was_cut_off(nodes: Nodes):
     whole = nodes.log
     for count in range(1, len(whole.events), 3):
         nodes.log = cut(whole, count)
-        lost, had, asked = fold_run(nodes.log.events, "node-ask-1").lost, len(nodes.bodies(ModelReplied)), nodes.asked
+        lost, had, asked = (
+            fold_run(nodes.log.events, "node-ask-1").lost,
+            len(nodes.bodies(ModelReplied)),
+            nodes.asked(AGENT),
+        )
         again = await nodes.answer(generation=2, **tools)
         assert (again.text, again.tools) == (answer.text, answer.tools), count
         # What was answered stands, unless it was answered with files in mind that are lost.
-        assert nodes.asked - asked == (3 - had or bool(lost)), count
-        assert len(nodes.bodies(ModelReplied)) == had + nodes.asked - asked, count
+        assert nodes.asked(AGENT) - asked == (3 - had or bool(lost)), count
+        assert len(nodes.bodies(ModelReplied)) == had + nodes.asked(AGENT) - asked, count
         told = "".join(message.content for message in fold_run(nodes.log.events, "node-ask-1").messages)
         assert ("The machine that you worked on was lost" in told) is bool(lost), count
         assert nodes.sound("node-ask-1")
