@@ -26,12 +26,13 @@ from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import ScriptedModelServer
+from swe_ai_fleet.testing.repositories import make_repository
 from tests import acp_agent
 from tests.environments import home_at, shared_tools
 from tests.fleet_client import Client, connected
 from tests.fleet_command import Shell, warm_fleet
 from tests.nats_logs import connected as connected_log
-from tests.scripts import SCRIPT
+from tests.scripts import HELLO_FILES, SCRIPT
 from tests.search_server import SearchServer
 from tests.trace_collector import TraceCollector
 
@@ -145,6 +146,12 @@ def own_logging() -> Iterator[None]:
     structlog.configure(**before)
 
 
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """The small one that most tasks are about."""
+    return make_repository(tmp_path / "repository", HELLO_FILES)
+
+
 @pytest.fixture(scope="session")
 async def nats_server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[EmbeddedNats]:
     """One NATS server for the whole run; use ids of your own on it."""
@@ -152,9 +159,16 @@ async def nats_server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator
         yield server
 
 
+@pytest.fixture(scope="module")
+async def nats(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[EmbeddedNats]:
+    """A server of one module's own: what others left is no part of what is told there."""
+    async with EmbeddedNats(tmp_path_factory.mktemp("nats")) as server:
+        yield server
+
+
 @pytest.fixture
 async def jetstream(nats_server: EmbeddedNats) -> AsyncIterator[JetStream]:
-    """A log on it."""
+    """A log on the server of the whole run."""
     async with connected_log(nats_server.address) as log:
         yield log
 
@@ -213,8 +227,10 @@ async def fleet(
 
 @pytest.fixture
 async def client(fleet: FleetUnderTest) -> AsyncIterator[Client]:
-    """Somebody who calls the fleet's orchestrator."""
-    async with connected({"address": fleet.running.address, "token": fleet.running.token}) as client:
+    """Somebody who calls the fleet."""
+    running = fleet.running
+    card = {"address": running.address, "context": running.context, "token": running.token}
+    async with connected(card) as client:
         yield client
 
 

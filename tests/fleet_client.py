@@ -13,6 +13,7 @@ from typing import Any
 
 import grpc.aio
 
+from fleet.context.v1.context_pb2_grpc import ContextServiceStub
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
 from tests.fleet_command import program
@@ -42,11 +43,12 @@ def bodies(events: list[pb.ExecutionEvent], kind: str) -> list[dict[str, Any]]:
 
 
 class Client:
-    """Calls to one orchestrator; `call` is what each of them carries."""
+    """Calls to one orchestrator, and to the context service beside it; `call` is what each of them carries."""
 
-    def __init__(self, channel: grpc.aio.Channel, token: str) -> None:
+    def __init__(self, channel: grpc.aio.Channel, token: str, known: grpc.aio.Channel | None = None) -> None:
         self.channel = channel
         self.stub: Any = pb_grpc.OrchestratorServiceStub(channel)
+        self.context: Any = known and ContextServiceStub(known)
         self.call: dict[str, Any] = {"metadata": (("authorization", f"Bearer {token}"),), "timeout": 2 * SECONDS}
 
     async def submit(self, task: pb.DeliberateRequest | pb.OrchestrateRequest) -> str:
@@ -85,9 +87,12 @@ class Client:
 
 @asynccontextmanager
 async def connected(card: Mapping[str, str]) -> AsyncIterator[Client]:
-    """A client of the orchestrator that the card is of."""
-    async with grpc.aio.insecure_channel(card["address"]) as channel:
-        yield Client(channel, card["token"])
+    """A client of the fleet that the card is of."""
+    async with (
+        grpc.aio.insecure_channel(card["address"]) as channel,
+        grpc.aio.insecure_channel(card.get("context", "")) as known,
+    ):
+        yield Client(channel, card["token"], known)
 
 
 @asynccontextmanager

@@ -23,11 +23,6 @@ from tests.fleet_command import Shell
 from tests.scripts import HELLO_FILES, INTRUDING, PROPOSING
 
 
-@pytest.fixture
-def repository(tmp_path: Path) -> Path:
-    return make_repository(tmp_path / "repository", HELLO_FILES)
-
-
 def proposing(repository: Path, words: str = "", **fields: Any) -> pb.DeliberateRequest:
     """A task whose plan waits for a person."""
     text = f"{PROPOSING} {words} {uuid.uuid4().hex[:8]}"
@@ -172,13 +167,12 @@ async def test_an_agent_cannot_approve_itself(client: Client, tmp_path: Path, fl
 
 @pytest.mark.slow  # quick: unit/test_repository_memory.py
 async def test_entities_chosen_at_submission_are_seen_at_the_gate(
-    fleet: FleetUnderTest, client: Client, model_server: ScriptedModelServer, tmp_path: Path
+    fleet: FleetUnderTest, client: Client, model_server: ScriptedModelServer, repository: Path
 ) -> None:
     word = f"Zephyr{uuid.uuid4().hex[:8]}"
     knowledge = pytest.importorskip("swe_ai_fleet.extensions.knowledge.client")
     async with knowledge.ContextServiceClient(fleet.running.context, fleet.running.context_token) as memories:
         await memories.remember(Memory(namespace=f"agent:{word}", text=f"{word} greets with a comma."))
-    repository = make_repository(tmp_path / "repository", HELLO_FILES)
     memory = pb.MemoryOptions(read=True, namespaces=[f"agent:{word}"], entities=[word, "Nothing Known"])
     execution_id = await client.submit(proposing(repository, word, memory=memory))
     (asked,) = (await client.until(execution_id, "approval_requested")).pending_approvals

@@ -12,26 +12,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import grpc.aio
 import nats
 import psutil
 import pytest
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from fleet.orchestrator.v1.orchestrator_pb2_grpc import OrchestratorServiceStub
 from swe_ai_fleet.cli.client import FleetClient, connect
 from swe_ai_fleet.cli.screen import CommandFault
 from swe_ai_fleet.testing.repositories import git, make_repository
 from tests.conftest import FleetUnderTest
+from tests.fleet_client import connected
 from tests.fleet_command import SECONDS, Ran, Shell, ended
 from tests.scripts import FAILING, GREETINGS, HELLO, HELLO_FILES, SLEEP, SLEEPING
 
 CHECK = "python3 -c 'import utils; assert utils.hello_world() == \"Hello, World!\"'"
-
-
-@pytest.fixture
-def repository(tmp_path: Path) -> Path:
-    return make_repository(tmp_path / "repository", HELLO_FILES)
 
 
 @pytest.fixture
@@ -274,13 +268,12 @@ async def test_up_serves_until_it_is_told_to_stop(elsewhere: Shell, warm: str, r
         assert attached.code == 0 and f"attached to the fleet at {card['address']}" in attached.err
         # What clients of the earlier system send: the record has no repository.
         request = pb.DeliberateRequest(task_id="old", task_description=HELLO, role="DEV", rounds=1, num_agents=1)
-        token = (("authorization", f"Bearer {(elsewhere.home / 'token').read_text().strip()}"),)
-        async with grpc.aio.insecure_channel(card["address"]) as channel:
-            stub: Any = OrchestratorServiceStub(channel)
-            reply = await stub.Deliberate(request, metadata=token, timeout=SECONDS)
+        token = (elsewhere.home / "token").read_text().strip()
+        async with connected({"address": card["address"], "token": token}) as caller:
+            reply = await caller.stub.Deliberate(request, **caller.call)
         assert (reply.status, reply.winner_id) == (pb.DELIBERATION_STATUS_COMPLETED, "agent-dev-1")
         cut_off = await elsewhere.start("run", "--repo", str(repository), "--agents", "1", "--task-id", "cut", SLEEP)
-        async with connect(card["address"], (elsewhere.home / "token").read_text().strip()) as client:
+        async with connect(card["address"], token) as client:
             await at_work(client, "cut")
     finally:
         process.send_signal(signal.SIGTERM)

@@ -14,12 +14,13 @@ from swe_ai_fleet.testing.repositories import make_repository
 from tests.container_images import with_python
 from tests.documented import blocks
 from tests.fleet_command import Shell
-from tests.scripts import HELLO, HELLO_FILES, LACKING, PROVIDE
+from tests.scripts import HELLO, LACKING, PROVIDE
 
 
 @pytest.mark.slow  # quick: integration/test_image_registry.py
-async def test_agents_and_checks_are_in_the_image_that_a_task_names(shell: Shell, tmp_path: Path) -> None:
-    repository = make_repository(tmp_path / "repository", HELLO_FILES)
+async def test_agents_and_checks_are_in_the_image_that_a_task_names(
+    shell: Shell, repository: Path, tmp_path: Path
+) -> None:
     image = with_python()
     name = image.layout(tmp_path / "images/python")
     # As the document has it, with the image and the task of here.

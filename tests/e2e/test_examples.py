@@ -26,11 +26,6 @@ pytestmark = pytest.mark.slow
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-@pytest.fixture
-def repository(tmp_path: Path) -> Path:
-    return make_repository(tmp_path / "repository", HELLO_FILES)
-
-
 async def _stands(fleet: FleetUnderTest, task_id: str, said: str) -> None:
     """Whether the result of a task stands on the subject that a client named."""
     subject = said.partition("its result comes on ")[2].split()[0]

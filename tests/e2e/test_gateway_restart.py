@@ -18,9 +18,8 @@ from websockets.exceptions import ConnectionClosed
 
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.testing import ScriptedModelServer
-from swe_ai_fleet.testing.repositories import make_repository
 from tests.fleet_command import program
-from tests.scripts import HELLO_FILES, SLOW
+from tests.scripts import SLOW
 from tests.secured import free_port
 
 
@@ -81,9 +80,8 @@ class Watcher:
 
 @pytest.mark.slow
 async def test_whatever_dies_watchers_are_told_everything_once(
-    model_server: ScriptedModelServer, tmp_path: Path
+    model_server: ScriptedModelServer, repository: Path, tmp_path: Path
 ) -> None:
-    repository = make_repository(tmp_path / "repository", HELLO_FILES)
     grpc_port, context_port, http_port = free_port(), free_port(), free_port()
     address, http = f"127.0.0.1:{grpc_port}", f"127.0.0.1:{http_port}"
     async with EmbeddedNats(tmp_path / "nats") as nats:

@@ -17,9 +17,8 @@ import pytest
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.domain.job import this_release
 from swe_ai_fleet.testing import ScriptedModelServer
-from swe_ai_fleet.testing.repositories import make_repository
 from tests.fleet_client import Client, connected, serving, to_orchestrate
-from tests.scripts import HELLO, HELLO_FILES, SLEEP
+from tests.scripts import HELLO, SLEEP
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -112,12 +111,11 @@ async def drained(one: Client, node_id: str, **more: Any) -> pb.DrainResponse:
 
 
 async def test_work_waits_for_hosts_that_fit_and_leaves_nodes_that_are_drained(
-    model_server: ScriptedModelServer, tmp_path: Path
+    model_server: ScriptedModelServer, repository: Path, tmp_path: Path
 ) -> None:
     (earlier := tmp_path / "earlier").mkdir()
     (earlier / "sitecustomize.py").write_text(_EARLIER)
     (home := tmp_path / "home").mkdir()
-    repository = make_repository(tmp_path / "repository", HELLO_FILES)
     async with cluster() as ray:
         old = await ray.add(PYTHONPATH=str(earlier))
         told = {"FLEET_RAY_ADDRESS": ray.address, "FLEET_RAY_RESOURCES": '{"agent_host": 1}'}

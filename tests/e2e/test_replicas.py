@@ -13,10 +13,10 @@ import pytest
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.testing import ScriptedModelServer
-from swe_ai_fleet.testing.repositories import git, make_repository
+from swe_ai_fleet.testing.repositories import git
 from swe_ai_fleet.watching.events import verify_events
 from tests.fleet_client import Client, bodies, serving, to_orchestrate
-from tests.scripts import HELLO_FILES, PROPOSING, SLOW
+from tests.scripts import PROPOSING, SLOW
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -43,11 +43,6 @@ async def agree(one: Replica, two: Replica, execution_id: str) -> None:
             if ended and listed == await two.listed():
                 return
             await asyncio.sleep(0.05)
-
-
-@pytest.fixture
-def repository(tmp_path: Path) -> Path:
-    return make_repository(tmp_path / "repository", HELLO_FILES)
 
 
 class Replica(Client):
@@ -79,9 +74,10 @@ async def replica(home: Path, nats: EmbeddedNats, model_url: str) -> AsyncIterat
         yield replica
 
 
-async def test_what_a_killed_one_drove_is_ended_by_the_other(model_server: ScriptedModelServer, tmp_path: Path) -> None:
+async def test_what_a_killed_one_drove_is_ended_by_the_other(
+    model_server: ScriptedModelServer, repository: Path, tmp_path: Path
+) -> None:
     """Each has a home and a Ray of its own."""
-    repository = make_repository(tmp_path / "repository", HELLO_FILES)
     wanted = to_orchestrate(SLOW, repository)
     async with (
         EmbeddedNats(tmp_path / "nats") as nats,

@@ -25,12 +25,11 @@ from swe_ai_fleet.domain.job import this_release
 from swe_ai_fleet.extensions import extensions
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.testing import Conversation, Script, ScriptedModelServer, Turn
-from swe_ai_fleet.testing.repositories import make_repository
 from swe_ai_fleet.watching.events import verify_events
 from tests.e2e.test_releases import Cluster, cluster
 from tests.fleet_client import Client, bodies, serving, to_orchestrate
 from tests.fleet_command import Ran, Shell
-from tests.scripts import HELLO, HELLO_FILES, PROPOSING, SCRIPT, SLEEPING
+from tests.scripts import HELLO, PROPOSING, SCRIPT, SLEEPING
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(800)]
 ROOT = Path(__file__).parents[2]
@@ -106,11 +105,8 @@ class Site:
     @asynccontextmanager
     async def stored(self) -> AsyncIterator[JetStreamContext]:
         """What lies in NATS, whichever version wrote it."""
-        client = await nats.connect(self.nats.address.url)
-        try:
+        async with await nats.connect(self.nats.address.url) as client:
             yield client.jetstream()
-        finally:
-            await client.close()
 
     @property
     def variables(self) -> Mapping[str, str]:
@@ -214,9 +210,10 @@ def begun_once(events: list[pb.ExecutionEvent]) -> bool:
     )
 
 
-async def test_a_fleet_goes_to_the_next_version_and_back_with_work_under_way(site: Site, tmp_path: Path) -> None:
+async def test_a_fleet_goes_to_the_next_version_and_back_with_work_under_way(
+    site: Site, repository: Path, tmp_path: Path
+) -> None:
     page = iter(steps("On machines of your own"))
-    repository = make_repository(tmp_path / "repository", HELLO_FILES)
     old_ray = await site.ray({}, "a" * 64)
     old = await site.orchestrator("old", {}, old_ray)
 

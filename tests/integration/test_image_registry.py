@@ -38,6 +38,7 @@ from swe_ai_fleet.sandbox.images import ImageContainer
 from swe_ai_fleet.sandbox.jail import python
 from swe_ai_fleet.sandbox.landlock import Landlock
 from swe_ai_fleet.testing.repositories import make_repository
+from tests.confinement import until
 from tests.container_images import MadeImage, digest_of, directory, entry, layer, link, of_this_machine
 from tests.environments import make_provider, sh
 
@@ -494,8 +495,7 @@ async def test_a_container_that_was_started_anew_serves_on(pod: Pod) -> None:
     async with await pod.workspace() as workspace:
         assert (await run_sh(workspace, "echo 1")).ok
         running = asyncio.create_task(run_sh(workspace, "echo begun >begun; sleep 60", seconds=60))
-        while not (pod.work / "begun").exists():
-            await asyncio.sleep(0.01)
+        await until(lambda: (pod.work / "begun").exists())
         pod.helpers.close()
         assert (await running).exit_code in (137, 143)
         pod.start()

@@ -37,16 +37,6 @@ from tests.orchestrator_service import Service
 SECONDS = 30
 
 
-@asynccontextmanager
-async def foreign(address: NatsAddress) -> AsyncIterator[Client]:
-    """A client that knows nothing of us."""
-    client = await nats.connect(address.url)
-    try:
-        yield client
-    finally:
-        await client.close()
-
-
 async def nothing_in(client: Client, stream: str) -> None:
     """Wait until every message of a stream is acknowledged or terminated."""
     async with asyncio.timeout(SECONDS):
@@ -111,7 +101,7 @@ async def a_place(address: NatsAddress, **changes: object) -> AsyncIterator[Plac
         first_delay_seconds=0.02,
         last_delay_seconds=0.1,
     )
-    async with connected(address), foreign(address) as client:
+    async with connected(address), await nats.connect(address.url) as client:
         await client.jetstream().add_stream(name=queue.stream, subjects=list(queue.subjects), retention="workqueue")
         yield Place(address=address, queue=replace(queue, **changes), client=client)
         await client.jetstream().delete_stream(queue.stream)
@@ -219,7 +209,7 @@ async def test_a_dead_letter_is_handed_in_again_once(tmp_path: Path) -> None:
 
     async with (
         EmbeddedNats(tmp_path / "nats") as server,
-        foreign(server.address) as client,
+        await nats.connect(server.address.url) as client,
         connected(server.address),
     ):
         place = Place(address=server.address, queue=queue, client=client)
@@ -261,12 +251,12 @@ async def test_a_killed_server_loses_no_work(tmp_path: Path) -> None:
                 killed.set()
                 await server.__aexit__(None, None, None)
                 await server.__aenter__()
-                async with foreign(server.address) as client:
+                async with await nats.connect(server.address.url) as client:
                     place.client = client
                     await place.put(*map(str, range(10, 15)))
                     await place.empty()
             assert set(diary.got) == {str(number) for number in range(15)}
-            place.client = await stack.enter_async_context(foreign(server.address))
+            place.client = await stack.enter_async_context(await nats.connect(server.address.url))
 
 
 # --- what the orchestrator takes ---
@@ -298,7 +288,7 @@ async def orchestrator(nats_server: EmbeddedNats) -> AsyncIterator[Orchestrator]
     service, store = Service(), MemoryKeyValue()
     async with (
         connected(nats_server.address) as log,
-        foreign(nats_server.address) as client,
+        await nats.connect(nats_server.address.url) as client,
         service.running(),
         Derivations(fleet=service.fleet, log=service.log, workspaces=service.workspaces) as derivations,
     ):

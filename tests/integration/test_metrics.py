@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from pathlib import Path
 
-import structlog
-from typer.testing import CliRunner
-
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from swe_ai_fleet.cli.main import app
 from swe_ai_fleet.testing import ScriptedModelServer
-from swe_ai_fleet.testing.repositories import make_repository
-from tests.conftest import FleetUnderTest
 from tests.fleet_client import Client, to_deliberate
-from tests.scripts import HELLO, HELLO_FILES, HELLO_OPERATIONS, SLEEP
+from tests.fleet_command import Shell
+from tests.scripts import HELLO, HELLO_OPERATIONS, SLEEP
 
 SECONDS = 90
 
@@ -38,8 +32,7 @@ async def counted(client: Client, executions: int, **fields: object) -> pb.GetMe
             await asyncio.sleep(0.05)
 
 
-async def test_a_run_is_measured(client: Client, tmp_path: Path) -> None:
-    repository = make_repository(tmp_path / "repository", HELLO_FILES)
+async def test_a_run_is_measured(client: Client, repository: Path) -> None:
     before = await counted(client, 0, role=pb.ROLE_DATA)
     ended = sum(one.count for one in before.executions)
     execution_id = await client.submit(to_deliberate(HELLO, repository, role="DATA"))
@@ -66,8 +59,9 @@ async def test_a_run_is_measured(client: Client, tmp_path: Path) -> None:
     assert 0 < after.quantile_error < 0.1 and 0 <= after.cache_hit_rate <= 1
 
 
-async def test_the_fleet_shows_what_it_does(client: Client, model_server: ScriptedModelServer, tmp_path: Path) -> None:
-    repository = make_repository(tmp_path / "repository", HELLO_FILES)
+async def test_the_fleet_shows_what_it_does(
+    client: Client, model_server: ScriptedModelServer, repository: Path
+) -> None:
     execution_id = await client.submit(to_deliberate(SLEEP, repository, num_agents=2))
     await client.until(execution_id, "tool_started")
     asked = pb.GetStatusRequest(include_stats=True, include_fleet=True)
@@ -96,19 +90,14 @@ async def test_the_fleet_shows_what_it_does(client: Client, model_server: Script
     assert reply.agents.cancelled >= 2
 
 
-async def test_the_command_line_tells_both(fleet: FleetUnderTest) -> None:
-    async def told(*arguments: str, code: int = 0) -> str:
-        variables = {"FLEET_SERVER": fleet.running.address, "FLEET_TOKEN": fleet.running.token}
-        result = await asyncio.to_thread(CliRunner().invoke, app, list(arguments), env=variables)
-        # The command let log lines go to a stream that is gone now.
-        structlog.reset_defaults()
-        assert result.exit_code == code, result.output
-        # The fleet in this process logs to the standard error that the command brought.
-        return result.output if code else result.stdout
-
-    status, metrics = [json.loads(await told(name, "--json")) for name in ("status", "metrics")]
+async def test_the_command_line_tells_both(shell: Shell) -> None:
+    status, metrics = [(await shell.fleet(name, "--json")).document for name in ("status", "metrics")]
     assert (status["status"], status["nodes"][0]["alive"], metrics["step_seconds"]) == ("healthy", True, 60)
-    plain = await told("status") + await told("metrics", "--since", "2h", "--role", "dev")
-    assert all(word in plain for word in ("AGENT_EVENTS", "executions ended", "model server"))
-    assert "--since: 'yesterday'" in await told("metrics", "--since", "yesterday", code=2)
-    assert "--role: 'KING' is unknown" in await told("metrics", "--role", "KING", code=2)
+    plain = [await shell.fleet("status"), await shell.fleet("metrics", "--since", "2h", "--role", "dev")]
+    assert all(word in plain[0].out + plain[1].out for word in ("AGENT_EVENTS", "executions ended", "model server"))
+    for option, value, said in (
+        ("--since", "yesterday", "--since: 'yesterday'"),
+        ("--role", "KING", "'KING' is unknown"),
+    ):
+        wrong = await shell.fleet("metrics", option, value)
+        assert (wrong.code, said in wrong.err) == (2, True)

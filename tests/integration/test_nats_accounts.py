@@ -148,11 +148,10 @@ async def client_of(secured: SecuredNats, user: str, *, login: str = "") -> Asyn
     own = login.partition(".")[0] or ("" if user.startswith("tenant-") else public_key(secured.layout.nkey(user)))
     tls = ssl.create_default_context(cafile=str(secured.layout.authority))
     inbox = f"_INBOX.{own}".rstrip(".")
-    client = await nats.connect(secured.url, **shown, tls=tls, inbox_prefix=inbox, error_cb=told, allow_reconnect=False)
-    try:
+    async with await nats.connect(
+        secured.url, **shown, tls=tls, inbox_prefix=inbox, error_cb=told, allow_reconnect=False
+    ) as client:
         yield Said(client, faults)
-    finally:
-        await client.close()
 
 
 @pytest.mark.slow  # quick: a server without TLS

@@ -20,6 +20,7 @@ from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import ScriptedModelServer
 from swe_ai_fleet.testing.repositories import make_repository
 from swe_ai_fleet.testing.script import Conversation, Script, ScriptRequest, Turn
+from tests.confinement import until
 from tests.conftest import FleetUnderTest
 from tests.scripts import HELLO, HELLO_FILES, SLEEP, SLEEPING
 
@@ -60,9 +61,7 @@ def _actors() -> set[int]:
 
 
 async def _gone(before: set[int]) -> None:
-    async with asyncio.timeout(20):
-        while _actors() - before:
-            await asyncio.sleep(0.05)
+    await until(lambda: not (_actors() - before))
 
 
 @pytest.mark.slow  # quick: cancelling a run
@@ -72,9 +71,7 @@ async def test_one_actor_an_agent_and_faults_keep_their_type_across_ray(
     before = _actors()
     async with open_ray_fleet(settings) as alone:
         running = asyncio.create_task(alone.run(_assignment(repository, HELLO)))
-        async with asyncio.timeout(30):
-            while not _actors() - before:
-                await asyncio.sleep(0.02)
+        await until(lambda: _actors() - before)
         candidate = await running
         assert candidate.stop_reason is StopReason.FINAL_ANSWER
         assert candidate.artifacts.files_changed == ("utils.py",)

@@ -35,6 +35,7 @@ from swe_ai_fleet.runtime.spending import DAY_SECONDS, TenantSpending
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.tools.audit import AuditTrail
 from swe_ai_fleet.tools.secrets import Secrets
+from tests.confinement import until
 from tests.contract.test_event_log import everything, note, notes, write, writer
 from tests.nats_logs import connected
 from tests.orchestrator_service import Service, deliberation, field_named, refusal
@@ -198,8 +199,7 @@ async def test_a_watcher_hears_masked_text_and_an_unwatched_model_does_not_strea
 
         first = asyncio.create_task(anext(heard))
         async with asyncio.timeout(20):
-            while not live.is_followed("default", watched.execution_id):
-                await asyncio.sleep(0.02)
+            await until(lambda: live.is_followed("default", watched.execution_id))
             reply = await face(watched).reply(ModelRequest(()))
             texts = [await first]
             while "said." not in texts[-1].text:

@@ -7,17 +7,14 @@ import uuid
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import grpc.aio
 import pytest
 
 from fleet.context.v1 import context_pb2 as cpb
-from fleet.context.v1.context_pb2_grpc import ContextServiceStub
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.testing import ScriptedModelServer
 from swe_ai_fleet.testing.repositories import make_repository
-from tests.conftest import FleetUnderTest
 from tests.fleet_client import Client, to_deliberate, to_orchestrate
 from tests.fleet_command import Shell
 from tests.scripts import FAILING, HELLO, HELLO_FILES
@@ -35,19 +32,17 @@ class Service:
 
 
 @pytest.fixture
-async def service(fleet: FleetUnderTest, client: Client) -> AsyncIterator[Service]:
+async def service(client: Client) -> AsyncIterator[Service]:
     story = f"story-{uuid.uuid4().hex[:8]}"
     decision = {"decision_id": f"D-{story}", "story_id": story, "title": "WebAuthn level 2", "roles": ["ROLE_DEV"]}
     work = {"execution_id": f"x-{story}", "story_id": story, "task_id": f"T-{story}", "status": "failed"}
-    async with grpc.aio.insecure_channel(fleet.running.context) as channel:
-        project: Any = ContextServiceStub(channel)
-        for request in (
-            cpb.CreateStoryRequest(story={"story_id": story, "title": "Log in with a passkey"}),
-            cpb.CreateTaskRequest(task={"task_id": f"T-{story}", "story_id": story, "title": "The endpoint"}),
-            cpb.AddProjectDecisionRequest(decision=decision),
-            cpb.RecordOperationsRequest(record=work | {"summary": "No luck yet."}),
-        ):
-            await getattr(project, type(request).__name__.removesuffix("Request"))(request, **client.call)
+    for request in (
+        cpb.CreateStoryRequest(story={"story_id": story, "title": "Log in with a passkey"}),
+        cpb.CreateTaskRequest(task={"task_id": f"T-{story}", "story_id": story, "title": "The endpoint"}),
+        cpb.AddProjectDecisionRequest(decision=decision),
+        cpb.RecordOperationsRequest(record=work | {"summary": "No luck yet."}),
+    ):
+        await getattr(client.context, type(request).__name__.removesuffix("Request"))(request, **client.call)
     yield Service(client=client, story=story)
 
 
@@ -122,7 +117,7 @@ async def test_what_is_unknown_or_not_there_is_refused(service: Service):
 
 
 @pytest.mark.slow
-async def test_the_whole_fleet_from_the_command_line(client: Client, shell: Shell, tmp_path: Path) -> None:
+async def test_the_whole_fleet_from_the_command_line(client: Client, shell: Shell, repository: Path) -> None:
     # Requests at random may have made one before.
     await shell.fleet("councils", "delete", "DATA")
     made = await shell.fleet("councils", "create", "DATA", "--agents", "1", "--rounds", "0", "--json")
@@ -141,7 +136,6 @@ async def test_the_whole_fleet_from_the_command_line(client: Client, shell: Shel
     assert ["ada", "DATA", "the", "fleet", "0", "python"] in rows
 
     none = pb.TaskConstraints(checks=[pb.CheckSpec(name="none", command="false")])
-    repository = make_repository(tmp_path / "repository", HELLO_FILES)
     task = to_deliberate(FAILING, repository, role="DATA", constraints=none, num_agents=0, enable_peer_review=None)
     reply = await client.stub.Deliberate(task, **client.call)
     assert {name for one in reply.results for name in (one.candidate_id, *one.duplicates)} == {"agent-data-1", "ada"}

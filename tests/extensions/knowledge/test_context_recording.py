@@ -34,12 +34,6 @@ from swe_ai_fleet.tools.secrets import Secrets
 from tests.scripted_fleet import execution_deps
 
 
-@pytest.fixture(scope="module")
-async def nats(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[EmbeddedNats]:
-    async with EmbeddedNats(tmp_path_factory.mktemp("nats-recording")) as server:
-        yield server
-
-
 @dataclass(frozen=True, kw_only=True)
 class World:
     """The parts that a recorder records into, and a consumer of the test's own."""

@@ -19,16 +19,14 @@ import psutil
 import pytest
 
 from fleet.context.v1 import context_pb2 as ctx
-from fleet.context.v1 import context_pb2_grpc as ctx_grpc
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.domain.memory import OUTCOMES_BUCKET
 from swe_ai_fleet.testing import ScriptedModelServer
-from swe_ai_fleet.testing.repositories import make_repository
 from tests.environments import home_at
 from tests.fleet_client import Client, bodies, to_orchestrate
 from tests.memory_script import LESSON, RECALLS
 from tests.processes import kill, marked, new_mark, title
-from tests.scripts import HELLO_FILES, SLOW
+from tests.scripts import SLOW
 
 NAMESPACE = "repository:restart"
 NOTES = "agent:restart"
@@ -40,8 +38,8 @@ class Up(Client):
     """A fleet in processes of its own, and both of its services as clients see them."""
 
     def __init__(self, process: Process, card: dict[str, Any], fleet: grpc.aio.Channel, known: grpc.aio.Channel):
-        super().__init__(fleet, card["token"])
-        self.process, self.card, self.context = process, card, ctx_grpc.ContextServiceStub(known)
+        super().__init__(fleet, card["token"], known)
+        self.process, self.card = process, card
 
     async def begin(self, task_id: str, story: str, text: str, repository: Path, *, agents: int) -> str:
         memory = pb.MemoryOptions(read=True, write=True, namespaces=[NAMESPACE])
@@ -83,22 +81,16 @@ class Up(Client):
 
     async def outcomes(self) -> dict[str, dict[str, Any]]:
         """What is kept of how executions went, by their ids."""
-        connection = await nats.connect(self.card["nats_url"], token=self.card["nats_token"])
-        try:
+        async with await nats.connect(self.card["nats_url"], token=self.card["nats_token"]) as connection:
             bucket = await connection.jetstream().key_value(OUTCOMES_BUCKET)
             entries = [json.loads((await bucket.get(key)).value or b"") for key in await bucket.keys()]
-        finally:
-            await connection.close()
         return {entry["subject_id"]: entry for entry in entries}
 
     async def records(self, execution_id: str) -> int:
         """How often an execution's work stands in the log of the graph."""
-        connection = await nats.connect(self.card["nats_url"], token=self.card["nats_token"])
-        try:
+        async with await nats.connect(self.card["nats_url"], token=self.card["nats_token"]) as connection:
             stream = await connection.jetstream().stream_info("CONTEXT_CHANGES", subjects_filter=">")
             return sum(n for subject, n in (stream.state.subjects or {}).items() if execution_id in subject)
-        finally:
-            await connection.close()
 
 
 @asynccontextmanager
@@ -166,8 +158,9 @@ async def _kill_everything(up: Up, mark: str, home: Path) -> set[str]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-async def test_knowledge_survives_the_death_of_every_process(model_server: ScriptedModelServer, tmp_path: Path) -> None:
-    repository = make_repository(tmp_path / "repository", HELLO_FILES)
+async def test_knowledge_survives_the_death_of_every_process(
+    model_server: ScriptedModelServer, repository: Path, tmp_path: Path
+) -> None:
     home = tmp_path / "home"
     with new_mark() as mark:
         async with fleet_up(home, model_server.url) as up:

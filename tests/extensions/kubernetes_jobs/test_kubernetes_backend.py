@@ -15,6 +15,7 @@ from swe_ai_fleet.domain.errors import AgentLost, PreconditionFailed, ResourceEx
 from swe_ai_fleet.domain.job import job_id
 from swe_ai_fleet.extensions.kubernetes_jobs.settings import RunnerSettings
 from swe_ai_fleet.settings import Settings
+from tests.confinement import until
 from tests.extensions.kubernetes_jobs.kubernetes_api import KubernetesApiServer, kubernetes_api
 from tests.manifests import pod_rules, running
 from tests.manifests import rules as of
@@ -144,9 +145,7 @@ async def test_a_gap_in_the_history_is_closed_by_another_list_and_bookmarks_keep
     cluster.forget_history()
     await cluster.cut_watches()
     assert (await waiting).reason is EndReason.COMPLETED
-    async with asyncio.timeout(SECONDS):
-        while lists(cluster) == LISTS_AT_FIRST:
-            await asyncio.sleep(0.02)
+    await until(lambda: lists(cluster) != LISTS_AT_FIRST)
 
 
 async def test_what_the_server_refuses_names_the_reason(

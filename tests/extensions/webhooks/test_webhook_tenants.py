@@ -20,13 +20,12 @@ from fleet.notification.v1 import notification_pb2 as notification
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.extensions.webhooks import InvalidSignature, verify
 from swe_ai_fleet.testing import ScriptedModelServer
-from swe_ai_fleet.testing.repositories import make_repository
 from tests.documented import blocks
 from tests.extensions.webhooks.webhook_receiver import WebhookReceiver
 from tests.fleet_client import connected, serving, to_orchestrate
 from tests.fleet_command import Shell
 from tests.integration.test_tenants import a_name
-from tests.scripts import HELLO_FILES, PROPOSING
+from tests.scripts import PROPOSING
 from tests.tenants import NORTH, SOUTH, Caller, World, refused, tenants
 
 
@@ -136,9 +135,8 @@ async def receiver(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[WebhookRece
 
 @pytest.mark.slow
 async def test_approval_and_end_are_told_across_a_kill(
-    model_server: ScriptedModelServer, receiver: WebhookReceiver, tmp_path: Path
+    model_server: ScriptedModelServer, receiver: WebhookReceiver, repository: Path, tmp_path: Path
 ) -> None:
-    repository = make_repository(tmp_path / "repository", HELLO_FILES)
     home = tmp_path / "home"
     home.mkdir()
     shell = Shell(home=home, model_url=model_server.url)

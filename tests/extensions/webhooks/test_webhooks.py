@@ -43,12 +43,6 @@ QUICK = Schedule(waits=(0.02, 0.04, 0.06), spread=0)
 STREAM = "AGENT_EVENTS"
 
 
-@pytest.fixture(scope="module")
-async def nats(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[EmbeddedNats]:
-    async with EmbeddedNats(tmp_path_factory.mktemp("nats-webhooks")) as server:
-        yield server
-
-
 @pytest.fixture
 async def receiver() -> AsyncIterator[WebhookReceiver]:
     async with WebhookReceiver() as server:
