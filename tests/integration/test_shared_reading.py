@@ -13,6 +13,8 @@ from pathlib import Path
 
 import grpc
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.adapters.jetstream import JetStream, StreamSettings
@@ -21,12 +23,12 @@ from swe_ai_fleet.agents.run_deps import RunDeps
 from swe_ai_fleet.cli.findings import Health
 from swe_ai_fleet.cli.service_findings import nats as nats_finding
 from swe_ai_fleet.codec import to_json
-from swe_ai_fleet.domain.budget import Usage
+from swe_ai_fleet.domain.budget import Totals, Usage
 from swe_ai_fleet.domain.candidate import Perspective
 from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.domain.event import ExecutionStarted, StoredEvent, Writer
 from swe_ai_fleet.domain.message import AssistantMessage, ModelCapabilities, ModelReply, ModelRequest
-from swe_ai_fleet.domain.task import PinnedRepository, RepoRef, Task, TaskKind
+from swe_ai_fleet.domain.task import Limits, PinnedRepository, RepoRef, Task, TaskKind
 from swe_ai_fleet.orchestrator.quotas import Quotas
 from swe_ai_fleet.ports import ChatModel
 from swe_ai_fleet.runtime.fleet_view import LogRoom
@@ -257,3 +259,22 @@ async def test_what_is_nearly_full_takes_nothing_new_and_lets_what_runs_end(tmp_
             assert finding.state is Health.FAULT and limited in finding.cause
             end.set()
             assert (await running).status == pb.DELIBERATION_STATUS_COMPLETED
+
+
+# --- what candidates may spend together ---
+
+
+@given(
+    st.integers(1, 300),
+    st.builds(Limits, max_tokens=st.integers(0, 10**6), max_tool_calls=st.integers(1, 500), max_cost=st.floats(0, 100)),
+    st.builds(
+        Totals, max_tokens=st.integers(300, 10**6), max_tool_calls=st.integers(300, 10**5), max_cost=st.floats(0.1, 100)
+    ),
+)
+def test_candidates_together_stay_within_the_task(parts: int, own: Limits, totals: Totals) -> None:
+    share = totals.share(own, parts=parts)
+    assert 1 <= share.max_tokens * parts <= totals.max_tokens
+    assert 1 <= share.max_tool_calls * parts <= totals.max_tool_calls
+    assert 0 < share.max_cost * parts <= totals.max_cost * 1.000001
+    assert share.max_tool_calls <= own.max_tool_calls
+    assert not own.max_tokens or share.max_tokens <= own.max_tokens
