@@ -25,7 +25,7 @@ from swe_ai_fleet.domain.context import (
     TaskState,
     WorkRecord,
 )
-from swe_ai_fleet.domain.memory import Memory, MemoryScope
+from swe_ai_fleet.domain.memory import Memory, MemoryScope, Recollection
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, Role
 from swe_ai_fleet.extensions.knowledge.gathering import ContextGatherer
 from swe_ai_fleet.extensions.knowledge.store import ContextStore
@@ -136,7 +136,7 @@ async def test_memories_are_recalled_where_namespaces_are_named(store: ContextSt
     asked = ContextRequest(story_id="S-1", query="number invoices", namespaces=("fleet", "agent:a-1"))
     gathered = await gatherer(store, memories).gather(asked)
     assert memories.asked == [("number invoices", MemoryScope(namespaces=("fleet", "agent:a-1")), 5)]
-    assert [one.memory for one in gathered.recalled] == memories.memories
+    assert gathered.recalled == (Recollection(memory=memories.memories[0], score=1.0),)
     assert [block.title for block in gathered.blocks if block.kind == "memory"] == ["remembered (fact, from agent:a-1)"]
     # Stored text that holds the fence's word does not close it.
     (word,) = re.findall(r"^<<<([0-9a-f]{16})$", gathered.text, re.MULTILINE)
