@@ -682,6 +682,13 @@ class Settings(BaseSettings):
         )
 
 
+OF_EXTENSIONS: Mapping[str, str] = {
+    **dict.fromkeys(("databases", "writable_databases"), "databases"),
+    "docker": "containers",
+}
+"""The settings that mean something where an extension is there alone, and which."""
+
+
 def on_loopback(address: str) -> bool:
     """Whether only this machine reaches an address, `host:port`."""
     host = address.rpartition(":")[0].strip("[]")

@@ -188,25 +188,23 @@ async def _setup_network(settings: Settings) -> list[DoctorFinding]:
 async def _tools(settings: Settings) -> DoctorFinding:
     from swe_ai_fleet.runtime.tool_services import tool_access
     from swe_ai_fleet.tools.definition import ToolFailure
-    from swe_ai_fleet.tools.docker import reap
 
     try:
         access = tool_access(settings)
     except FleetError as error:
         return faulty("tools", error, f"correct FLEET_{error.field.partition('.')[0].upper()}")
     there = {
-        "databases": len(access.databases),
         "git remotes": len(access.remotes),
         "MCP servers": len(access.mcp_servers),
         "plug-in tools": len(access.plugins),
     }
     configured = [f"{number} {name}" for name, number in there.items() if number]
-    if access.docker is not None:
+    configured += [pack.summary for pack in access.packs if pack.summary]
+    for pack in access.packs:
         try:
-            await reap(access.docker, executions=())
+            await pack.reap(())
         except ToolFailure as error:
-            return broken("tools", error.message, "start the engine, or leave FLEET_DOCKER out")
-        configured.append("a container engine")
+            return faulty("tools", error)
     return ok("tools", ", ".join(configured) or "nothing configured beside code")
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 
 import structlog
@@ -16,13 +16,12 @@ from swe_ai_fleet.domain.command import HostPattern, NetworkGrant, NetworkRules,
 from swe_ai_fleet.domain.errors import InvalidRequest, fields_named
 from swe_ai_fleet.domain.task import ApprovalPolicy, Constraints, Role, Task
 from swe_ai_fleet.domain.tool import OperationSpec
+from swe_ai_fleet.extensions import load_parts
 from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.sandbox import Sandbox, SandboxPolicy
 from swe_ai_fleet.tools.base_tool import BaseTool
 from swe_ai_fleet.tools.builtin import PROPOSE, BuiltinSettings, BuiltinTools
-from swe_ai_fleet.tools.db import Database, DatabaseTool, kind_of
 from swe_ai_fleet.tools.definition import Definition, ToolFailure
-from swe_ai_fleet.tools.docker import DockerPolicy, DockerTool, OwningRun
 from swe_ai_fleet.tools.files import FileTool
 from swe_ai_fleet.tools.git import GitTool
 from swe_ai_fleet.tools.git.gateway import RemoteGrant
@@ -31,15 +30,13 @@ from swe_ai_fleet.tools.http import HttpTool
 from swe_ai_fleet.tools.http_transport import HttpPolicy, parse_url, port_of
 from swe_ai_fleet.tools.mcp import McpServer, McpTool
 from swe_ai_fleet.tools.operation import Toolkit
+from swe_ai_fleet.tools.pack import ToolPack
 from swe_ai_fleet.tools.pipeline import Pipeline
 from swe_ai_fleet.tools.registry import RegisteredTools
 from swe_ai_fleet.tools.shell import ShellTool
 from swe_ai_fleet.tools.tests import TestTool
 
-TOOLKITS: tuple[type[Toolkit], ...] = (
-    *(FileTool, GitTool, TestTool, ShellTool, DockerTool, HttpTool, DatabaseTool, BuiltinTools, McpTool),
-)
-"""Every toolkit of the catalogue; all can be made from a workspace and a pipeline alone."""
+_OWN: tuple[type[Toolkit], ...] = (FileTool, GitTool, TestTool, ShellTool, HttpTool, BuiltinTools)
 _CODING = frozenset(
     ("shell_run_command", "files_read_file", "files_edit_file", "files_search_in_files", "tests_run", "git_diff")
 )
@@ -49,15 +46,13 @@ _LOOKING = frozenset(
         *(f"git_{name}" for name in ("status", "diff", "log", "show")),
     )
 )
-PROFILES: Mapping[Role, frozenset[str]] = {
+_PROFILES: Mapping[Role, frozenset[str]] = {
     Role.DEV: _CODING,
     Role.QA: _CODING | {"tests_lint"},
     Role.ARCHITECT: _LOOKING,
-    Role.DEVOPS: _CODING | {"docker_build", "docker_run", "docker_logs", "docker_ps"},
-    Role.DATA: _CODING | {"db_sqlite_query", "db_postgresql_query", "db_describe_schema"},
+    Role.DEVOPS: _CODING,
+    Role.DATA: _CODING,
 }
-"""What each role is shown at first, of that which is configured; everything else that policy permits can be called by
-name, and shown on request. Every schema costs tokens, and makes the choice harder."""
 _COMMANDS_DO = frozenset(
     {
         *(f"files_{name}" for name in ("append_file", "move_file", "copy_file", "delete_file", "mkdir", "file_info")),
@@ -79,18 +74,15 @@ _log = structlog.get_logger(__name__)
 class ToolAccess:
     """The services that an operator configured, and the hosts that tasks may ask for.
 
-    `databases` are URLs by name; those of `writable_databases` may be written. Without `docker` agents get no
-    containers. `plugins` are tools that other distributions bring. `sandbox` is where git reaches `remotes` from and
-    what confines MCP servers.
+    `packs` are the families of tools that extensions bring, `plugins` tools
+    that other distributions do. `sandbox` is where git reaches `remotes` from and what confines MCP servers.
     """
 
     network: NetworkRules = field(default_factory=NetworkRules)
-    databases: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
-    writable_databases: tuple[str, ...] = ()
     remotes: tuple[RemoteGrant, ...] = ()
-    docker: DockerPolicy | None = None
     mcp_servers: tuple[McpServer, ...] = ()
     builtin: BuiltinSettings = field(default_factory=lambda: BuiltinSettings(wikipedia_url=""))
+    packs: tuple[ToolPack, ...] = field(default_factory=lambda: tuple(pack() for pack in _packs()))
     plugins: tuple[BaseTool, ...] = ()
     sandbox: SandboxPolicy = field(default_factory=SandboxPolicy)
 
@@ -155,34 +147,49 @@ class Toolset:
     notes: tuple[str, ...] = ()
 
 
+def _packs() -> list[type[ToolPack]]:
+    return load_parts("tools")
+
+
+def toolkits() -> Iterator[type[Toolkit]]:
+    """Every toolkit of the catalogue; all can be made from a workspace and a pipeline alone."""
+    for kit in _OWN:
+        yield from (pack.toolkit for pack in _packs() if pack.before == kit.name)
+        yield kit
+
+
 def operations() -> dict[str, Definition]:
     """Every operation of the catalogue, by the name that models call it by; MCP servers and plug-ins bring others."""
-    kits = (*TOOLKITS, BuiltinTools())
+    kits = (*toolkits(), BuiltinTools())
     return {definition.spec.name: definition for kit in kits for definition in kit.definitions.values()}
 
 
-def all_toolkits(
-    workspace: Workspace, pipeline: Pipeline, access: ToolAccess, *, tenant: str = ""
-) -> dict[str, Toolkit]:
-    """The toolkits that need no opening; what is not configured says so when it is called."""
+def shown_first(role: Role) -> frozenset[str]:
+    """What a role is shown at first, of that which is configured.
+
+    Everything else that policy permits can be called by name, and shown on request. Every schema costs tokens, and
+    makes the choice harder.
+    """
+    return _PROFILES[role].union(*(pack.shown.get(role, ()) for pack in _packs()))
+
+
+def all_toolkits(workspace: Workspace, pipeline: Pipeline, access: ToolAccess) -> dict[str, Toolkit]:
+    """The toolkits for a program's own calls; what is not configured says so when it is called."""
+    packed = (pack.direct(workspace, pipeline) for pack in access.packs)
+    kits = (*_own_toolkits(workspace, pipeline, access), *filter(None, packed))
+    return {kit.name: kit for kit in kits}
+
+
+def _own_toolkits(workspace: Workspace, pipeline: Pipeline, access: ToolAccess) -> tuple[Toolkit, ...]:
     grant = HttpPolicy.of(workspace.environment.network or NetworkGrant())
-    trail = pipeline.trail
-    kits: tuple[Toolkit, ...] = (
+    return (
         FileTool(workspace, pipeline),
         GitTool(workspace, pipeline, remotes=GitRemotes(Sandbox(access.sandbox), access.remotes)),
         TestTool(workspace, pipeline),
         ShellTool(workspace, pipeline),
-        DockerTool(
-            workspace,
-            pipeline,
-            policy=access.docker,
-            owner=OwningRun(tenant=tenant, execution_id=trail.execution_id, agent_id=trail.agent_id),
-        ),
         HttpTool(workspace, pipeline, policy=grant),
-        DatabaseTool(workspace, pipeline, connections=access.databases, writable=access.writable_databases),
         BuiltinTools(workspace, pipeline, settings=replace(access.builtin, pages=grant)),
     )
-    return {kit.name: kit for kit in kits}
 
 
 @asynccontextmanager
@@ -191,13 +198,16 @@ async def open_toolkits(
 ) -> AsyncGenerator[Toolset]:
     """The toolkits of one agent run. An engine that nobody configured is not there, whoever calls it."""
     access = replace(access, sandbox=replace(access.sandbox, tenant=task.tenant))
-    kits = all_toolkits(workspace, pipeline, access, tenant=task.tenant)
-    docker = kits.pop(DockerTool.name)
+    kits = {kit.name: kit for kit in _own_toolkits(workspace, pipeline, access)}
+    if access.plugins:
+        kits[PLUGINS] = RegisteredTools(access.plugins, workspace, pipeline)
     async with AsyncExitStack() as stack:
-        if access.docker is not None and isinstance(docker, DockerTool):
-            kits[docker.name] = await stack.enter_async_context(docker)
-        if access.plugins:
-            kits[PLUGINS] = RegisteredTools(access.plugins, workspace, pipeline)
+        for pack in access.packs:
+            taken = kits.keys() | {spec.name for spec in _specs(kits.values())}
+            if (kit := pack.of_run(workspace, pipeline, task, taken)) is not None:
+                if isinstance(kit, AbstractAsyncContextManager):
+                    await stack.enter_async_context(kit)
+                kits[kit.name] = kit
         idle, unlisted = _idle(kits, access, task, networked=workspace.environment.network is not None)
         shell = kits[ShellTool.name].definitions["run_command"].spec
         # Else commands may have to wait for a person.
@@ -221,7 +231,7 @@ def _idle(
 ) -> tuple[frozenset[str], frozenset[str]]:
     """What a run is not shown at first (neither its role's nor named by its task), and what of it has no use here."""
     requested = {*task.tools, *task.constraints.allowed_tools}
-    profile = set(PROFILES[task.role])
+    profile = set(shown_first(task.role))
     if task.constraints.allowed_hosts:
         profile.add("http_get")
     if task.approval is ApprovalPolicy.PLAN:
@@ -237,14 +247,9 @@ def _idle(
 
 
 def _useless(kits: Mapping[str, Toolkit], access: ToolAccess, task: Task, *, networked: bool) -> frozenset[str]:
-    """Operations that lack what they need (a network, a database, a remote, a service), and some that others cover."""
-    databases = {kind_of(url) for url in access.databases.values()}
+    """Operations that lack what they need (a network, a remote, a service), and some that others cover."""
     of_use = {
         HttpTool.name: networked,
-        DatabaseTool.name: bool(access.databases),
-        "db_postgresql_query": Database.POSTGRESQL in databases,
-        "db_redis_command": Database.REDIS in databases,
-        "db_neo4j_query": Database.NEO4J in databases,
         "web_search": bool(access.builtin.search_url),
         "search_wikipedia": bool(access.builtin.wikipedia_url),
         "read_webpage": networked,
@@ -253,6 +258,7 @@ def _useless(kits: Mapping[str, Toolkit], access: ToolAccess, task: Task, *, net
         PROPOSE: task.approval is ApprovalPolicy.PLAN,
         **dict.fromkeys(REMOTE_OPERATIONS, bool(access.remotes)),
         **dict.fromkeys(RUNNERS, False),
+        **dict.fromkeys(frozenset[str]().union(*(pack.useless for pack in access.packs)), False),
     }
     return frozenset(
         spec.name for spec in _specs(kits.values()) if not of_use.get(spec.name, of_use.get(spec.tool, True))

@@ -19,7 +19,7 @@ from enum import StrEnum
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING
 
-from swe_ai_fleet.tools.db.results import Collector, QueryBounds, Rows, Value
+from swe_ai_fleet.extensions.databases.results import Collector, QueryBounds, Rows, Value
 from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, LiteralString, cast
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from swe_ai_fleet.domain.json_values import is_list, is_object, mappings
-from swe_ai_fleet.tools.db.results import Collector, QueryBounds, Rows
+from swe_ai_fleet.extensions.databases.results import Collector, QueryBounds, Rows
 from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
 
 if TYPE_CHECKING:

@@ -13,9 +13,16 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from swe_ai_fleet import ToolEnabledAgent
+from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.domain.tool import Outcome, PolicyDecision, ToolResult
-from swe_ai_fleet.tools.docker import DockerPolicy, DockerTool
+from swe_ai_fleet.extensions.containers.toolkit import ContainerPack, DockerPolicy, DockerTool
+from swe_ai_fleet.settings import Settings
+from swe_ai_fleet.tools import ToolFailure
+from swe_ai_fleet.tools.catalogue import ToolAccess
 from tests.tables import table
+from tests.tool_doubles import TASK, offered, shown
 
 
 @pytest.fixture
@@ -235,3 +242,23 @@ async def test_contexts_and_dockerfiles_lie_in_the_workspace(kit: DockerTool, ro
     for arguments in (*paths, *files):
         error = refused(kit, await kit.call("build", {"tag": "app", **arguments}))
         assert "outside the workspace" in error or "in .git" in error, arguments
+
+
+async def test_agents_get_containers_where_there_is_an_engine(root: Path) -> None:
+    given = {}
+    for access in (ToolAccess(packs=(ContainerPack(policy=DockerPolicy(host="unix:///nobody.sock")),)), ToolAccess()):
+        boxes = {role: await offered(root, access=access, task=replace(TASK, role=role)) for role in Role}
+        given[bool(access.packs[0].summary)] = {
+            role: {name for name in shown(box) if name.startswith("docker_")} for role, box in boxes.items()
+        }
+    assert given[True] == {role: ContainerPack.shown.get(role, set()) for role in Role}
+    assert not {name for names in given[False].values() for name in names}
+    # A program's own calls say what is missing.
+    absent = await ToolEnabledAgent("a", "DEV", root, settings=Settings(home=root)).tools["docker"].call("ps", {})
+    assert absent.success or "engine" in absent.error
+    with pytest.raises(InvalidRequest) as refused:
+        ContainerPack.of(Settings(home=root, docker={"host": "ssh://x.org"}))
+    assert refused.value.field == "docker.host"
+    with pytest.raises(ToolFailure) as unreached:
+        await ContainerPack(policy=DockerPolicy(host="unix:///nobody.sock")).reap(())
+    assert "FLEET_DOCKER" in unreached.value.hint

@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 from urllib.parse import quote, urlsplit
 
-from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
-from swe_ai_fleet.tools.db.results import (
+from swe_ai_fleet.extensions.databases.results import (
     MAX_CELL_CHARS,
     MAX_RESULT_CHARS,
     Beginning,
@@ -30,6 +29,7 @@ from swe_ai_fleet.tools.db.results import (
     Rows,
     Value,
 )
+from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
 from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
 from swe_ai_fleet.tools.files.paths import MissingPath, Tree, quoted
 

@@ -16,9 +16,9 @@ from enum import StrEnum
 from typing import Any
 
 from swe_ai_fleet.domain.text import utf8
+from swe_ai_fleet.extensions.containers.engine import DockerEngine, MissingOnEngine
+from swe_ai_fleet.extensions.containers.policy import DockerPolicy, canonical, checked_image
 from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
-from swe_ai_fleet.tools.docker.engine import DockerEngine, MissingOnEngine
-from swe_ai_fleet.tools.docker.policy import DockerPolicy, canonical, checked_image
 
 LABEL_PREFIX = "swe-ai-fleet."
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,40}")
@@ -186,6 +186,10 @@ class RemovedObjects:
     containers: int = 0
     images: int = 0
     failures: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        counts = [f"{count} {name}" for name in ("containers", "images") if (count := getattr(self, name))]
+        return ", ".join((*counts, *(f"not {failure}" for failure in self.failures)))
 
 
 async def reap(policy: DockerPolicy, *, executions: Collection[str]) -> RemovedObjects:

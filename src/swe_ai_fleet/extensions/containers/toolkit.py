@@ -5,35 +5,50 @@ from __future__ import annotations
 import math
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Self
 
 from pydantic import Field
 
 from swe_ai_fleet.domain.json_values import is_list, is_mapping
-from swe_ai_fleet.domain.task import Role
+from swe_ai_fleet.domain.task import Role, Task
 from swe_ai_fleet.domain.tool import Risk, ToolResult
+from swe_ai_fleet.extensions.containers import building, containers
+from swe_ai_fleet.extensions.containers.containers import (
+    MOUNT,
+    Access,
+    ContainerRequest,
+    bounded,
+    image_facts,
+    safe_facts,
+    short_id,
+)
+from swe_ai_fleet.extensions.containers.engine import DockerEngine, Printout
+from swe_ai_fleet.extensions.containers.ownership import (
+    OwnedKind,
+    OwnedNames,
+    OwningRun,
+    RemovedObjects,
+    reap,
+    remove_run,
+)
+from swe_ai_fleet.extensions.containers.policy import NO_NETWORK, DockerPolicy, GuardedOperation
 from swe_ai_fleet.ports import Workspace
+from swe_ai_fleet.runtime.tool_services import configured
 from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
+from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
-from swe_ai_fleet.tools.docker import building, containers
-from swe_ai_fleet.tools.docker.containers import MOUNT, Access, ContainerRequest, image_facts, safe_facts, short_id
-from swe_ai_fleet.tools.docker.engine import DockerEngine, Printout
-from swe_ai_fleet.tools.docker.ownership import OwnedKind, OwnedNames, OwningRun, RemovedObjects, reap, remove_run
-from swe_ai_fleet.tools.docker.policy import NO_NETWORK, ContainerLimits, DockerPolicy, GuardedOperation
 from swe_ai_fleet.tools.files.paths import Tree
 from swe_ai_fleet.tools.operation import Toolkit, operation
+from swe_ai_fleet.tools.pack import ToolPack
 from swe_ai_fleet.tools.pipeline import Pipeline
 from swe_ai_fleet.tools.secrets import MASK
-
-__all__ = ["ContainerLimits", "DockerPolicy", "DockerTool", "OwningRun", "RemovedObjects", "reap"]
 
 _ROLES = frozenset({Role.DEV, Role.QA, Role.DEVOPS})
 _MIB = 1024 * 1024
 _NOBODY = "65534:65534"
-_MAX_VARIABLES = 100
-_MAX_ARGUMENT_BYTES = 128 * 1024
 _MAX_STOP_SECONDS = 60
 _LOG_BYTES = 8 * _MIB
 _SECRET_ARGUMENTS = frozenset({"environment", "build_args"})
@@ -116,7 +131,7 @@ class DockerTool(Toolkit):
 
         Steps have no network unless one is granted. Here-documents, RUN options and ADD of URLs are not supported.
         """
-        _bounded(build_args, "build_args")
+        bounded(build_args, "build_args")
         request = building.ImageBuildRequest(
             tag=tag,
             directory=path,
@@ -157,8 +172,8 @@ class DockerTool(Toolkit):
         """
         limits = self.policy.limits(memory_mb, cpus, pids)
         granted = self.policy.network(network)
-        _bounded(environment, "environment")
-        _bounded(dict.fromkeys(command, ""), "command")
+        bounded(environment, "environment")
+        bounded(dict.fromkeys(command, ""), "command")
         hidden = self._checked_mount(workspace)
         directory = self._directory(working_directory, workspace)
         engine_name = self._names.container_name(name)
@@ -204,7 +219,7 @@ class DockerTool(Toolkit):
         """
         if not command:
             raise ToolFailure("command is empty; give a program and its arguments, such as ['ls', '-l']")
-        _bounded(dict.fromkeys(command, ""), "command")
+        bounded(dict.fromkeys(command, ""), "command")
         if working_directory and not working_directory.startswith("/"):
             raise ToolFailure(f"working_directory is absolute in the container, such as {MOUNT}")
         entry = await self._names.container(container)
@@ -344,11 +359,41 @@ def _owner_of(root: Path) -> str:
     return f"{info.st_uid}:{info.st_gid}" if info.st_uid != 0 else _NOBODY
 
 
-def _bounded(values: Mapping[str, str], name: str) -> None:
-    """Raise ToolFailure for what an engine or a kernel would choke on."""
-    for key, value in values.items():
-        if "\0" in key + value or (name != "command" and (not key or "=" in key)):
-            raise ToolFailure(f"{name} holds a NUL character, or a name that is empty or has '=' in it")
-    size = sum(len(key) + len(value) for key, value in values.items())
-    if size > _MAX_ARGUMENT_BYTES or (name != "command" and len(values) > _MAX_VARIABLES):
-        raise ToolFailure(f"{name} is too long; at most {_MAX_ARGUMENT_BYTES} characters, {_MAX_VARIABLES} variables")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerPack(ToolPack):
+    """The engine that makes agents' containers, and what they may ask of it; without a `policy` they get none."""
+
+    toolkit = DockerTool
+    before = "http"
+    shown = {Role.DEVOPS: frozenset({"docker_build", "docker_run", "docker_logs", "docker_ps"})}  # noqa: RUF012
+
+    policy: DockerPolicy | None = None
+
+    @classmethod
+    def of(cls, settings: Settings) -> Self:
+        (policy,) = configured([settings.docker], DockerPolicy, "docker") if settings.docker else (None,)
+        return cls(policy=policy)
+
+    @property
+    def summary(self) -> str:
+        return "a container engine" if self.policy is not None else ""
+
+    def direct(self, workspace: Workspace, pipeline: Pipeline) -> DockerTool:
+        return self._tool(workspace, pipeline, tenant="")
+
+    def of_run(self, workspace: Workspace, pipeline: Pipeline, task: Task, taken: Collection[str]) -> Toolkit | None:
+        return self._tool(workspace, pipeline, tenant=task.tenant) if self.policy is not None else None
+
+    async def reap(self, executions: Collection[str]) -> str:
+        if self.policy is None:
+            return ""
+        try:
+            removed = await reap(self.policy, executions=executions)
+        except ToolFailure as fault:
+            raise ToolFailure(fault.message, hint="start the engine, or leave FLEET_DOCKER out") from None
+        return str(removed)
+
+    def _tool(self, workspace: Workspace, pipeline: Pipeline, *, tenant: str) -> DockerTool:
+        trail = pipeline.trail
+        owner = OwningRun(tenant=tenant, execution_id=trail.execution_id, agent_id=trail.agent_id)
+        return DockerTool(workspace, pipeline, policy=self.policy, owner=owner)

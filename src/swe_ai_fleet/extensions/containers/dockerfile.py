@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
+from swe_ai_fleet.extensions.containers.ownership import LABEL_PREFIX
+from swe_ai_fleet.extensions.containers.policy import checked_image
 from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
-from swe_ai_fleet.tools.docker.ownership import LABEL_PREFIX
-from swe_ai_fleet.tools.docker.policy import checked_image
 
 MAX_BYTES = 256 * 1024
 MAX_INSTRUCTIONS = 500

@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Coroutine, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
-from urllib.parse import parse_qsl, unquote, urlsplit
+from typing import Annotated, Any, ClassVar, Self
+from urllib.parse import urlsplit
 
 from pydantic import Field
 
 from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.domain.tool import Risk, ToolResult
+from swe_ai_fleet.extensions.databases import neo4j, postgresql, redis, sqlite
+from swe_ai_fleet.extensions.databases.results import MAX_ROWS, QueryBounds, Rows, Value, result
 from swe_ai_fleet.ports import Workspace
-from swe_ai_fleet.tools.db import neo4j, postgresql, redis, sqlite
-from swe_ai_fleet.tools.db.results import MAX_ROWS, QueryBounds, Rows, Value, result
+from swe_ai_fleet.settings import Settings, listed
 from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal, ToolTimeout
 from swe_ai_fleet.tools.files.paths import Tree
 from swe_ai_fleet.tools.operation import Toolkit, operation
+from swe_ai_fleet.tools.pack import ToolPack
 from swe_ai_fleet.tools.pipeline import Pipeline
-from swe_ai_fleet.tools.secrets import Secrets
+from swe_ai_fleet.tools.secrets import Secrets, url_secrets
 
 
 class Database(StrEnum):
@@ -39,7 +41,6 @@ _SCHEMES = {
     **dict.fromkeys(("neo4j", "neo4j+s", "neo4j+ssc", "bolt", "bolt+s", "bolt+ssc"), Database.NEO4J),
     "sqlite": Database.SQLITE,
 }
-_SECRET_PARAMETERS = frozenset({"password", "sslpassword", "passwd"})
 
 
 def kind_of(url: str) -> Database | None:
@@ -48,27 +49,6 @@ def kind_of(url: str) -> Database | None:
         return _SCHEMES.get(urlsplit(url).scheme)
     except ValueError:
         return None
-
-
-def secret_values(connections: Mapping[str, str]) -> frozenset[str]:
-    """What must be masked wherever it turns up: each URL and each password in it, as written and as decoded.
-
-    Hand these to the mask of a pipeline that several tools share, so that no argument or output of theirs shows them.
-    """
-    values: set[str] = set()
-    for url in connections.values():
-        try:
-            parts = urlsplit(url)
-        except ValueError:
-            values.add(url)
-            continue
-        userinfo, at, _ = parts.netloc.rpartition("@")
-        password = userinfo.partition(":")[2]
-        if _SCHEMES.get(parts.scheme) is not Database.SQLITE or at:
-            values |= {url, userinfo}
-        values |= {password, unquote(password)}
-        values |= {value for name, value in parse_qsl(parts.query) if name in _SECRET_PARAMETERS}
-    return frozenset(value for value in values if value)
 
 
 MAX_SECONDS = 300.0
@@ -83,6 +63,11 @@ _CANCEL_SECONDS = 1.0
 _DESCRIBING = QueryBounds(max_rows=1_000, timeout_seconds=30.0)
 _DESCRIBE = {Database.POSTGRESQL: postgresql.describe, Database.REDIS: redis.describe, Database.NEO4J: neo4j.describe}
 _EXPLAIN = {Database.POSTGRESQL: postgresql.explain, Database.NEO4J: neo4j.explain}
+_ONLY_FOR = {
+    Database.POSTGRESQL: "db_postgresql_query",
+    Database.REDIS: "db_redis_command",
+    Database.NEO4J: "db_neo4j_query",
+}
 Connection = Annotated[str, Field(description="Name of a configured connection, such as main.")]
 Sql = Annotated[str, Field(description="Exactly one statement.")]
 ReadOnly = Annotated[bool, Field(description="Leave it true unless something is to be changed.")]
@@ -102,7 +87,7 @@ class DatabaseTool(Toolkit):
     Args:
         workspace: Where SQLite files given by path lie: an open workspace, the path of a directory, or None.
         pipeline: The way every call goes; without one, its own. A shared one's mask should know
-            `secret_values(connections)`: then they are masked in recorded arguments too.
+            `url_secrets(connections.values())`: then they are masked in recorded arguments too.
         connections: URL by name, from the settings: `postgresql://`, `redis://`, `neo4j://` or `bolt://`,
             `sqlite:///path`.
         writable: The names of the connections that may be written with `read_only=false`. SQLite files of the
@@ -119,7 +104,7 @@ class DatabaseTool(Toolkit):
         connections: Mapping[str, str] = {},
         writable: Collection[str] = (),
     ) -> None:
-        self._mask = Secrets(secret_values(connections))
+        self._mask = Secrets(url_secrets(connections.values()))
         self._connections = dict(connections)
         self._writable = frozenset(writable)
         self._tree: Tree | None = None
@@ -273,3 +258,36 @@ async def _whatever_it_swallows(work: Coroutine[Any, Any, Rows]) -> Rows:
         if running.done() and not running.cancelled():
             running.exception()  # nobody may be left to hear it
     return running.result()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatabasePack(ToolPack):
+    """The configured connections, URLs by name; those of `writable` may be written."""
+
+    toolkit = DatabaseTool
+    shown = {Role.DATA: frozenset({"db_sqlite_query", "db_postgresql_query", "db_describe_schema"})}  # noqa: RUF012
+
+    connections: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    writable: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, settings: Settings) -> Self:
+        return cls(connections=settings.databases, writable=listed(settings.writable_databases))
+
+    @property
+    def summary(self) -> str:
+        return f"{len(self.connections)} databases" if self.connections else ""
+
+    @property
+    def secrets(self) -> Collection[str]:
+        return url_secrets(self.connections.values())
+
+    @property
+    def useless(self) -> frozenset[str]:
+        if not self.connections:
+            return frozenset({DatabaseTool.name})
+        kinds = {kind_of(url) for url in self.connections.values()}
+        return frozenset(operation_name for kind, operation_name in _ONLY_FOR.items() if kind not in kinds)
+
+    def direct(self, workspace: Workspace, pipeline: Pipeline) -> Toolkit:
+        return DatabaseTool(workspace, pipeline, connections=self.connections, writable=self.writable)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from swe_ai_fleet.domain.tool import Outcome, ToolResult
-from swe_ai_fleet.tools.docker import DockerPolicy, DockerTool, OwningRun
+from swe_ai_fleet.extensions.containers.toolkit import DockerPolicy, DockerTool, OwningRun
 from tests.docker_engine import BUSYBOX, NoEngine, TestEngine, docker_engine
 
 pytestmark = pytest.mark.slow

@@ -16,12 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from swe_ai_fleet.domain.tool import Outcome, ToolResult
+from swe_ai_fleet.extensions.containers.engine import DockerEngine, Printout
+from swe_ai_fleet.extensions.containers.ownership import OwnedEntry
+from swe_ai_fleet.extensions.containers.policy import ContainerLimits
 from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
 from swe_ai_fleet.tools.definition import ToolFailure, time_limit
-from swe_ai_fleet.tools.docker.engine import DockerEngine, Printout
-from swe_ai_fleet.tools.docker.ownership import OwnedEntry
-from swe_ai_fleet.tools.docker.policy import ContainerLimits
 
+MAX_VARIABLES = 100
+MAX_ARGUMENT_BYTES = 128 * 1024
 MOUNT = "/workspace"
 _MIB = 1024 * 1024
 _CPU = 1_000_000_000
@@ -277,3 +279,13 @@ def ended(
         outcome=outcome,
         truncated=printout.output.elided > 0,
     )
+
+
+def bounded(values: Mapping[str, str], name: str) -> None:
+    """Raise ToolFailure for what an engine or a kernel would choke on."""
+    for key, value in values.items():
+        if "\0" in key + value or (name != "command" and (not key or "=" in key)):
+            raise ToolFailure(f"{name} holds a NUL character, or a name that is empty or has '=' in it")
+    size = sum(len(key) + len(value) for key, value in values.items())
+    if size > MAX_ARGUMENT_BYTES or (name != "command" and len(values) > MAX_VARIABLES):
+        raise ToolFailure(f"{name} is too long; at most {MAX_ARGUMENT_BYTES} characters, {MAX_VARIABLES} variables")

@@ -14,7 +14,7 @@ from swe_ai_fleet.domain.audit import verify
 from swe_ai_fleet.domain.tool import Outcome, PolicyDecision, ToolResult
 from swe_ai_fleet.tools import DatabaseTool, Pipeline
 from swe_ai_fleet.tools.audit import AuditTrail
-from tests.bolt_server import (
+from tests.extensions.databases.bolt_server import (
     PASSWORD,
     QUOTED,
     Answer,

@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, cast
 
 from swe_ai_fleet.domain.json_values import is_mapping, items
-from swe_ai_fleet.tools.db.results import Collector, QueryBounds, Rows, cell
+from swe_ai_fleet.extensions.databases.results import Collector, QueryBounds, Rows, cell
 from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
 
 if TYPE_CHECKING:
