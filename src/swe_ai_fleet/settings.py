@@ -685,6 +685,7 @@ class Settings(BaseSettings):
 OF_EXTENSIONS: Mapping[str, str] = {
     **dict.fromkeys(("databases", "writable_databases"), "databases"),
     "docker": "containers",
+    "mcp_servers": "mcp",
 }
 """The settings that mean something where an extension is there alone, and which."""
 

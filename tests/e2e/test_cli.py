@@ -289,7 +289,7 @@ async def test_up_serves_until_it_is_told_to_stop(elsewhere: Shell, warm: str, r
     assert told.code == 3 and "the task is kept, and goes on once the fleet runs again" in told.err
     lines = [json.loads(line) for line in stopped.err.splitlines()]
     warned = {line["event"] for line in lines if line["level"] != "debug"}
-    assert (stopped.code, warned) == (0, {"mcp.incomplete", "operator_tools.missing"})
+    assert (stopped.code, warned) == (0, {"mcp.incomplete"})
     # Whatever is about a task names it, in the agents' processes too.
     [of_old] = {line["execution_id"] for line in lines if line.get("method", "").endswith("/Deliberate")}
     about = {line["event"] for line in lines if line.get("execution_id") == of_old}

@@ -120,7 +120,7 @@ class Solver(AgentSpec[Solution]):
         async with open_toolkits(self._clone, resources.pipeline, self._run.deps.access, self.task) as toolset:
             if isinstance(tests := toolset.toolkits.get(TestTool.name), TestTool):
                 tests.failed_before = self._news.failing
-            self._notes = (*toolset.notes, _PROPOSE) if self._proposes else toolset.notes
+            self._notes = (*toolset.gaps, _PROPOSE) if self._proposes else toolset.gaps
             yield self._toolbox(toolset)
 
     async def opening(self, resources: RunResources, toolbox: Toolbox) -> Sequence[Message]:
@@ -269,7 +269,7 @@ class Solver(AgentSpec[Solution]):
 def check_tools(task: Task, access: ToolAccess) -> None:
     """Whether a task gets the tools it names, and what else it asks for. Raises InvalidRequest naming its field."""
     access.hosts(task.constraints)
-    servers = {server.name for server in access.servers(task.constraints)}
+    servers = access.servers(task.constraints)
     limits = task.constraints
     named = {"tools": task.tools, "allowed_tools": limits.allowed_tools, "denied_tools": limits.denied_tools}
     if not any(named.values()):

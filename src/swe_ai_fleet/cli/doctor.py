@@ -195,7 +195,6 @@ async def _tools(settings: Settings) -> DoctorFinding:
         return faulty("tools", error, f"correct FLEET_{error.field.partition('.')[0].upper()}")
     there = {
         "git remotes": len(access.remotes),
-        "MCP servers": len(access.mcp_servers),
         "plug-in tools": len(access.plugins),
     }
     configured = [f"{number} {name}" for name, number in there.items() if number]

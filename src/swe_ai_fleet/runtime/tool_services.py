@@ -1,6 +1,6 @@
-"""Services of tools, from settings: the sandbox of a node, grants, plug-ins, MCP servers, the mask of their secrets.
+"""Services of tools, from settings: the sandbox of a node, grants, plug-ins, packs, the mask of their secrets.
 
-The operator's MCP servers are also there for what runs in no clone: chats and plans.
+The operator's servers of tools are also there for what runs in no clone: chats and plans.
 """
 
 from __future__ import annotations
@@ -8,17 +8,17 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncGenerator, Collection, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import urlsplit
 
-import structlog
 from pydantic import ValidationError
 
 from swe_ai_fleet.codec import from_plain
 from swe_ai_fleet.domain.command import HostPattern, NetworkGrant, NetworkRules
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed
+from swe_ai_fleet.domain.task import Constraints
 from swe_ai_fleet.extensions import extensions, load_parts
 from swe_ai_fleet.sandbox import CpuSlots, IsolationLevel, Sandbox, SandboxPolicy, choose_isolation_level
 from swe_ai_fleet.sandbox.images import ImageContainer
@@ -27,14 +27,13 @@ from swe_ai_fleet.tools.base_tool import BaseTool
 from swe_ai_fleet.tools.builtin import BuiltinSettings, builtin_tools
 from swe_ai_fleet.tools.catalogue import ToolAccess, operations
 from swe_ai_fleet.tools.git.gateway import RemoteGrant
-from swe_ai_fleet.tools.mcp import McpServer, McpTool
+from swe_ai_fleet.tools.operation import Toolkit
 from swe_ai_fleet.tools.pack import ToolPack
 from swe_ai_fleet.tools.registry import ToolRegistry, load_plugins
 from swe_ai_fleet.tools.secrets import Secrets, url_secrets
 
 SLOTS_PER_CPU = 2
 T = TypeVar("T")
-_log = structlog.get_logger(__name__)
 
 
 async def with_isolation_level(settings: Settings) -> Settings:
@@ -90,31 +89,27 @@ def tool_access(settings: Settings) -> ToolAccess:
                 hint=f"leave FLEET_{name.upper()} out, or install the extension",
             )
     return ToolAccess(
-        network=_network_rules(settings),
+        network=network_rules(settings),
         remotes=configured(settings.git_remotes, RemoteGrant, "git_remotes"),
-        mcp_servers=configured(settings.mcp_servers, McpServer, "mcp_servers"),
         builtin=BuiltinSettings(search_url=settings.search_url, wikipedia_url=settings.wikipedia_url),
-        packs=_packs(settings),
+        packs=tuple(pack.of(settings) for pack in _packs()),
         plugins=_plugins(listed(settings.plugins)),
         sandbox=sandbox_policy(settings),
     )
 
 
-def _packs(settings: Settings) -> tuple[ToolPack, ...]:
-    packs: list[type[ToolPack]] = load_parts("tools")
-    return tuple(pack.of(settings) for pack in packs)
+def _packs() -> list[type[ToolPack]]:
+    return load_parts("tools")
 
 
 def secret_mask(settings: Settings) -> Secrets:
     """The mask of everything that leaves the process."""
     remotes = configured(settings.git_remotes, RemoteGrant, "git_remotes")
-    servers = configured(settings.mcp_servers, McpServer, "mcp_servers")
     return Secrets(
         (
             *settings.secrets,
             *url_secrets(_urls(settings)),
-            *(secret for pack in _packs(settings) for secret in pack.secrets),
-            *(secret for server in servers for secret in server.secrets),
+            *(secret for pack in _packs() for secret in pack.secrets_in(settings)),
             *(remote.secret for remote in remotes if remote.secret),
         )
     )
@@ -165,7 +160,8 @@ def configured(values: Sequence[object], kind: type[T], field: str) -> tuple[T, 
         raise InvalidRequest(error.message, field=f"{field}.{error.field}", hint=error.hint) from None
 
 
-def _network_rules(settings: Settings) -> NetworkRules:
+def network_rules(settings: Settings) -> NetworkRules:
+    """What tools and checks may reach. Raises InvalidRequest naming a malformed setting."""
     default, private, grantable = (
         _patterns(getattr(settings, name), name) for name in ("tool_hosts", "tool_private_hosts", "grantable_hosts")
     )
@@ -182,25 +178,19 @@ def _patterns(text: str, field: str) -> tuple[str, ...]:
 @asynccontextmanager
 async def operator_tools(
     settings: Settings, directory: Path, *, reserved: Collection[str], hints: bool = False
-) -> AsyncGenerator[tuple[McpTool, ...]]:
-    """One toolkit with all of them while the context lasts; none where no server is configured.
+) -> AsyncGenerator[tuple[Toolkit, ...]]:
+    """The toolkits of the servers that settings name, while the context lasts; none where none is configured.
 
     Args:
         settings: The servers, and a sandbox that works here (see `with_isolation_level`).
         directory: Where servers that are commands run; made where it is not there.
         hints: Whether a tool only reads where its server says so, beside the operator's word.
     """
-    servers = tool_access(settings).mcp_servers
-    if not servers:
+    packs = [pack for pack in tool_access(settings).packs if pack.server_names(Constraints())]
+    if not packs:
         yield ()
         return
     await asyncio.to_thread(directory.mkdir, mode=0o700, parents=True, exist_ok=True)
-    async with (
-        make_sandbox(settings).workspace(directory) as workspace,
-        McpTool(
-            workspace, servers=servers, sandbox=sandbox_policy(settings), reserved=frozenset(reserved), hints=hints
-        ) as kit,
-    ):
-        for note in kit.notes:
-            _log.warning("operator_tools.missing", note=note)
-        yield (kit,)
+    async with make_sandbox(settings).workspace(directory) as workspace, AsyncExitStack() as stack:
+        kits = [pack.beside_runs(workspace, reserved, hints=hints) for pack in packs]
+        yield tuple([await stack.enter_async_context(kit) for kit in kits if kit is not None])

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 
-import structlog
-
-from swe_ai_fleet.domain.command import HostPattern, NetworkGrant, NetworkRules, TaskMcpServer
-from swe_ai_fleet.domain.errors import InvalidRequest, fields_named
+from swe_ai_fleet.domain.command import NetworkGrant, NetworkRules
+from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.task import ApprovalPolicy, Constraints, Role, Task
 from swe_ai_fleet.domain.tool import OperationSpec
 from swe_ai_fleet.extensions import load_parts
@@ -21,14 +19,13 @@ from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.sandbox import Sandbox, SandboxPolicy
 from swe_ai_fleet.tools.base_tool import BaseTool
 from swe_ai_fleet.tools.builtin import PROPOSE, BuiltinSettings, BuiltinTools
-from swe_ai_fleet.tools.definition import Definition, ToolFailure
+from swe_ai_fleet.tools.definition import Definition
 from swe_ai_fleet.tools.files import FileTool
 from swe_ai_fleet.tools.git import GitTool
 from swe_ai_fleet.tools.git.gateway import RemoteGrant
 from swe_ai_fleet.tools.git.remotes import GitRemotes
 from swe_ai_fleet.tools.http import HttpTool
-from swe_ai_fleet.tools.http_transport import HttpPolicy, parse_url, port_of
-from swe_ai_fleet.tools.mcp import McpServer, McpTool
+from swe_ai_fleet.tools.http_transport import HttpPolicy
 from swe_ai_fleet.tools.operation import Toolkit
 from swe_ai_fleet.tools.pack import ToolPack
 from swe_ai_fleet.tools.pipeline import Pipeline
@@ -67,7 +64,6 @@ REMOTE_OPERATIONS = frozenset({"git_clone", "git_fetch", "git_pull", "git_push"}
 RUNNERS = frozenset(f"tests_{name}" for name in ("unittest", "go_test", "npm_test", "cargo_test", "make_test"))
 """What `tests_run` calls by itself where a repository needs it."""
 PLUGINS = "plugins"
-_log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,12 +71,11 @@ class ToolAccess:
     """The services that an operator configured, and the hosts that tasks may ask for.
 
     `packs` are the families of tools that extensions bring, `plugins` tools
-    that other distributions do. `sandbox` is where git reaches `remotes` from and what confines MCP servers.
+    that other distributions do. `sandbox` is where git reaches `remotes` from.
     """
 
     network: NetworkRules = field(default_factory=NetworkRules)
     remotes: tuple[RemoteGrant, ...] = ()
-    mcp_servers: tuple[McpServer, ...] = ()
     builtin: BuiltinSettings = field(default_factory=lambda: BuiltinSettings(wikipedia_url=""))
     packs: tuple[ToolPack, ...] = field(default_factory=lambda: tuple(pack() for pack in _packs()))
     plugins: tuple[BaseTool, ...] = ()
@@ -90,47 +85,17 @@ class ToolAccess:
         """What commands and requests of a task may reach. Raises InvalidRequest for what is not grantable."""
         return self.network.grant(constraints.allowed_hosts) or None
 
-    def servers(self, constraints: Constraints) -> tuple[McpServer, ...]:
-        """The installation's MCP servers and those of the task. Raises InvalidRequest naming the task's field."""
-        servers = list(self.mcp_servers)
+    def servers(self, constraints: Constraints) -> frozenset[str]:
+        """The names of the servers whose tools a task has. Raises InvalidRequest naming a field of its constraints."""
+        names = frozenset(name for pack in self.packs for name in pack.server_names(constraints))
         for number, requested in enumerate(constraints.mcp_servers):
-            place = f"constraints.mcp_servers[{number}]"
-            if any(requested.name == server.name for server in servers):
+            if requested.name not in names:
                 raise InvalidRequest(
-                    f"the name {requested.name[:64]!r} of an MCP server is taken", field=f"{place}.name"
+                    "this installation reaches no MCP servers: its extension `mcp` was removed",
+                    field=f"constraints.mcp_servers[{number}]",
+                    hint="leave them out, or install the extension",
                 )
-            servers.append(self._server(requested, place))
-        return tuple(servers)
-
-    def _server(self, requested: TaskMcpServer, place: str) -> McpServer:
-        with fields_named(lambda head: f"{place}.{head}"):
-            server = McpServer(
-                name=requested.name,
-                command=requested.command,
-                url=requested.url,
-                variables=requested.variables,
-                tools=requested.tools,
-            )
-        if not requested.url:
-            network = self.network.ceiling.narrowed(requested.allowed_hosts, field=f"{place}.allowed_hosts")
-            return replace(server, network=network)
-        host = _host(requested.url)
-        try:
-            grant = self.network.ceiling.narrowed((host,), field="url")
-        except InvalidRequest as error:
-            raise InvalidRequest(error.message, field=f"{place}.url", hint=error.hint) from None
-        pattern = HostPattern.parse(host)
-        return replace(server, private=grant.private(pattern.name, pattern.port or 0))
-
-
-def _host(text: str) -> str:
-    """The host and port of a URL that was checked before, as a pattern."""
-    try:
-        url = parse_url(text)
-    except ToolFailure as error:
-        raise InvalidRequest(error.message, field="url") from None
-    name = f"[{url.host}]" if ":" in url.host else url.host
-    return f"{name}:{port_of(url)}"
+        return names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +109,7 @@ class Toolset:
     toolkits: dict[str, Toolkit]
     idle: frozenset[str] = frozenset()
     unlisted: frozenset[str] = frozenset()
-    notes: tuple[str, ...] = ()
+    gaps: tuple[str, ...] = ()
 
 
 def _packs() -> list[type[ToolPack]]:
@@ -201,29 +166,20 @@ async def open_toolkits(
     kits = {kit.name: kit for kit in _own_toolkits(workspace, pipeline, access)}
     if access.plugins:
         kits[PLUGINS] = RegisteredTools(access.plugins, workspace, pipeline)
+        kits[PLUGINS].chosen = True
     async with AsyncExitStack() as stack:
         for pack in access.packs:
             taken = kits.keys() | {spec.name for spec in _specs(kits.values())}
             if (kit := pack.of_run(workspace, pipeline, task, taken)) is not None:
-                if isinstance(kit, AbstractAsyncContextManager):
-                    await stack.enter_async_context(kit)
-                kits[kit.name] = kit
+                kits[kit.name] = await stack.enter_async_context(kit)
         idle, unlisted = _idle(kits, access, task, networked=workspace.environment.network is not None)
         shell = kits[ShellTool.name].definitions["run_command"].spec
         # Else commands may have to wait for a person.
         free = task.approval in (ApprovalPolicy.NONE, ApprovalPolicy.PLAN)
         if free and shell.name not in idle and pipeline.policy.offers(shell):
             unlisted |= idle & _COMMANDS_DO
-        notes = tuple[str, ...]()
-        if servers := access.servers(task.constraints):
-            names = {spec.name for spec in _specs(kits.values())}
-            mcp = McpTool(workspace, pipeline, servers=servers, sandbox=access.sandbox, reserved=names | kits.keys())
-            kits[mcp.name] = await stack.enter_async_context(mcp)
-            # A server's own words are for the log: nothing that it says may stand in a system prompt.
-            notes = tuple(f"Not all tools of the MCP server {name} could be had." for name in mcp.incomplete)
-            for note in mcp.notes:
-                _log.warning("mcp.incomplete", reason=note)
-        yield Toolset(toolkits=kits, idle=idle, unlisted=unlisted, notes=notes)
+        gaps = tuple(gap for kit in kits.values() for gap in kit.gaps)
+        yield Toolset(toolkits=kits, idle=idle, unlisted=unlisted, gaps=gaps)
 
 
 def _idle(
@@ -237,10 +193,9 @@ def _idle(
     if task.approval is ApprovalPolicy.PLAN:
         profile.add(PROPOSE)
     useless = _useless(kits, access, task, networked=networked)
-    # Whoever runs the fleet named each plug-in.
     idle = frozenset(
         spec.name
-        for spec in _specs(kit for name, kit in kits.items() if name != PLUGINS)
+        for spec in _specs(kit for kit in kits.values() if not kit.chosen)
         if not {spec.name, spec.tool} & requested and (spec.name in useless or spec.name not in profile)
     )
     return idle, idle & useless

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property, wraps
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar, cast, get_type_hints
+from typing import Any, ClassVar, Concatenate, ParamSpec, Self, TypeVar, cast, get_type_hints
 
 from jsonschema import Draft202012Validator, validators
 from jsonschema.exceptions import SchemaError
@@ -177,6 +177,8 @@ class Toolkit:
     name: ClassVar[str]
     bare: ClassVar[bool] = False
     """Whether a model calls the operations by their own name alone, without the toolkit's in front."""
+    chosen: bool = False
+    """Whether somebody named each operation for the runs that have it: models are shown all of them at first."""
     lasting: bool = False
     """Whether what a call began may go on changing the workspace after the call's end."""
     definitions: Mapping[str, Definition]
@@ -193,6 +195,17 @@ class Toolkit:
     def __init__(self, workspace: Workspace | Path | str, pipeline: Pipeline | None = None) -> None:
         self.workspace: Workspace = BareDirectory(Path(workspace)) if isinstance(workspace, str | Path) else workspace
         self.pipeline = pipeline or Pipeline()
+
+    async def __aenter__(self) -> Self:
+        """Entered for as long as its run takes; what must be opened and closed with a run says so itself."""
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None: ...
+
+    @property
+    def gaps(self) -> tuple[str, ...]:
+        """What a run must do without, as its model is told."""
+        return ()
 
     async def call(self, operation: str, arguments: Mapping[str, object], *, call_id: str = "") -> ToolResult:
         """Call an operation by its bare name with unchecked arguments."""

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 class ToolPack:
     """Base of such families: frozen dataclasses whose fields are the configuration, and whose defaults are none.
 
-    A toolkit that is an async context manager is entered for as long as its run takes.
-
     Attributes:
         toolkit: The class of its toolkit; the catalogue has its operations.
         before: The toolkit of the core that follows it in the catalogue.
@@ -39,9 +37,9 @@ class ToolPack:
         """What is configured, in a few words; empty: nothing."""
         return ""
 
-    @property
-    def secrets(self) -> Collection[str]:
-        """Values of the configuration that are masked wherever text leaves the process."""
+    @classmethod
+    def secrets_in(cls, settings: Settings) -> Collection[str]:
+        """Values of its settings that are masked wherever text leaves the process. Raises as `of` does."""
         return ()
 
     @property
@@ -49,7 +47,7 @@ class ToolPack:
         """The tools and the operations that lack what they need: no model is told of them, though all can be called."""
         return frozenset()
 
-    def servers(self, constraints: Constraints) -> Collection[str]:
+    def server_names(self, constraints: Constraints) -> Collection[str]:
         """The names of the installation's and a task's servers of tools, whose operations only they know.
 
         Raises InvalidRequest naming the field of the task.
@@ -72,7 +70,7 @@ class ToolPack:
         return self.direct(workspace, pipeline)
 
     def beside_runs(self, workspace: Workspace, taken: Collection[str], *, hints: bool) -> Toolkit | None:
-        """The toolkit for chats and plan sessions, which run in no clone; None where they have none.
+        """The toolkit of the installation's servers, for chats and plan sessions, which run in no clone.
 
         Args:
             hints: Whether a tool only reads where its server says so, beside the operator's word.

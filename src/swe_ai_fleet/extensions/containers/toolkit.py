@@ -93,10 +93,7 @@ class DockerTool(Toolkit):
         self._names = OwnedNames(self._engine, self.owner, self.policy)
         self._tree = Tree(self.workspace.root, self.workspace.mount)
 
-    async def __aenter__(self) -> DockerTool:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         await self.close()
 
     async def close(self) -> RemovedObjects:

@@ -278,9 +278,9 @@ class DatabasePack(ToolPack):
     def summary(self) -> str:
         return f"{len(self.connections)} databases" if self.connections else ""
 
-    @property
-    def secrets(self) -> Collection[str]:
-        return url_secrets(self.connections.values())
+    @classmethod
+    def secrets_in(cls, settings: Settings) -> Collection[str]:
+        return url_secrets(settings.databases.values())
 
     @property
     def useless(self) -> frozenset[str]:

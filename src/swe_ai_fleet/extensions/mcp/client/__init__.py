@@ -4,30 +4,40 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from swe_ai_fleet.domain.errors import FleetError, InvalidRequest
+import structlog
+
+from swe_ai_fleet.domain.command import HostPattern, NetworkRules, TaskMcpServer
+from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, fields_named
 from swe_ai_fleet.domain.json_values import with_texts
+from swe_ai_fleet.domain.task import Constraints, Task
 from swe_ai_fleet.domain.tool import OperationSpec, ToolResult
+from swe_ai_fleet.extensions.mcp.client.listing import ListedTool, McpServer, ServerTool, offers
 from swe_ai_fleet.ports import Workspace
+from swe_ai_fleet.runtime.tool_services import configured, network_rules, sandbox_policy
 from swe_ai_fleet.sandbox.policy import SandboxPolicy
 from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
+from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.tools.definition import Definition, ToolFailure, ToolRefusal
-from swe_ai_fleet.tools.mcp.listing import ListedTool, McpServer, ServerTool, offers
+from swe_ai_fleet.tools.http_transport import parse_url, port_of
 from swe_ai_fleet.tools.operation import SchemaOperation, Toolkit
+from swe_ai_fleet.tools.pack import ToolPack
 from swe_ai_fleet.tools.pipeline import Pipeline
 from swe_ai_fleet.tools.secrets import Secrets
 
 if TYPE_CHECKING:
-    from swe_ai_fleet.tools.mcp.connection import McpConnection
+    from swe_ai_fleet.extensions.mcp.client.connection import McpConnection
 
 MAX_RESTARTS = 3
 """In a row: an answered call in between starts the count again."""
 _PING_SECONDS = 5.0
 _DEFAULT_SANDBOX = SandboxPolicy()
+_log = structlog.get_logger(__name__)
 
 
 class Link:
@@ -56,7 +66,7 @@ class Link:
     async def start(self) -> None:
         """Start the server and list its tools. Where it cannot be reached in time there is a note, and no tools."""
         # The SDK takes half a second to load: the first server of a process does, beside the event loop.
-        await asyncio.to_thread(import_module, "swe_ai_fleet.tools.mcp.connection")
+        await asyncio.to_thread(import_module, "swe_ai_fleet.extensions.mcp.client.connection")
         try:
             async with asyncio.timeout(self.server.start_seconds):
                 await self._connect()
@@ -135,7 +145,7 @@ class Link:
             raise ToolFailure(f"the MCP server {self.server.name} could not be restarted: {error}") from None
 
     async def _connect(self) -> McpConnection:
-        from swe_ai_fleet.tools.mcp.connection import McpConnection
+        from swe_ai_fleet.extensions.mcp.client.connection import McpConnection
 
         connection = await McpConnection.open(self.server, self._root, self._policy)
         try:
@@ -182,6 +192,7 @@ class McpTool(Toolkit):
     """
 
     name = "mcp"
+    chosen = True
 
     def __init__(
         self,
@@ -211,9 +222,10 @@ class McpTool(Toolkit):
         return tuple(note for link in self._links for note in link.notes)
 
     @property
-    def incomplete(self) -> tuple[str, ...]:
-        """The names of the servers that are missing, or some of whose tools are."""
-        return tuple(link.server.name for link in self._links if link.notes)
+    def gaps(self) -> tuple[str, ...]:
+        # A server's own words are for the log: nothing that it says may stand in a system prompt.
+        names = (link.server.name for link in self._links if link.notes)
+        return tuple(f"Not all tools of the MCP server {name} could be had." for name in names)
 
     def shared_scope(self, spec: OperationSpec) -> str | None:
         # A server that is a process sees this run's workspace, so what it says is for this run.
@@ -226,6 +238,8 @@ class McpTool(Toolkit):
                 for link in self._links:
                     group.create_task(link.start())
             self.definitions = self._defined()
+            for note in self.notes:
+                _log.warning("mcp.incomplete", reason=note)
         except BaseException:
             await self._close(grace_seconds=0)
             raise
@@ -246,3 +260,82 @@ class McpTool(Toolkit):
 
     async def _close(self, *, grace_seconds: float) -> None:
         await asyncio.gather(*(link.close(grace_seconds=grace_seconds) for link in self._links))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class McpPack(ToolPack):
+    """The MCP servers of an installation, and what the servers that tasks bring may reach (`network`)."""
+
+    toolkit = McpTool
+
+    own: tuple[McpServer, ...] = ()
+    network: NetworkRules = field(default_factory=NetworkRules)
+    sandbox: SandboxPolicy = _DEFAULT_SANDBOX
+
+    @classmethod
+    def of(cls, settings: Settings) -> Self:
+        return cls(own=_servers(settings), network=network_rules(settings), sandbox=sandbox_policy(settings))
+
+    @classmethod
+    def secrets_in(cls, settings: Settings) -> Collection[str]:
+        return [secret for server in _servers(settings) for secret in server.secrets]
+
+    @property
+    def summary(self) -> str:
+        return f"{len(self.own)} MCP servers" if self.own else ""
+
+    def server_names(self, constraints: Constraints) -> Collection[str]:
+        return [server.name for server in self.servers(constraints)]
+
+    def of_run(self, workspace: Workspace, pipeline: Pipeline, task: Task, taken: Collection[str]) -> Toolkit | None:
+        sandbox, servers = replace(self.sandbox, tenant=task.tenant), self.servers(task.constraints)
+        return McpTool(workspace, pipeline, servers=servers, sandbox=sandbox, reserved=taken) if servers else None
+
+    def beside_runs(self, workspace: Workspace, taken: Collection[str], *, hints: bool) -> Toolkit | None:
+        return McpTool(workspace, servers=self.own, sandbox=self.sandbox, reserved=taken, hints=hints)
+
+    def servers(self, constraints: Constraints) -> tuple[McpServer, ...]:
+        """The installation's MCP servers and those of the task. Raises InvalidRequest naming the task's field."""
+        servers = list(self.own)
+        for number, requested in enumerate(constraints.mcp_servers):
+            place = f"constraints.mcp_servers[{number}]"
+            if any(requested.name == server.name for server in servers):
+                raise InvalidRequest(
+                    f"the name {requested.name[:64]!r} of an MCP server is taken", field=f"{place}.name"
+                )
+            servers.append(self._server(requested, place))
+        return tuple(servers)
+
+    def _server(self, requested: TaskMcpServer, place: str) -> McpServer:
+        with fields_named(lambda head: f"{place}.{head}"):
+            server = McpServer(
+                name=requested.name,
+                command=requested.command,
+                url=requested.url,
+                variables=requested.variables,
+                tools=requested.tools,
+            )
+        if not requested.url:
+            network = self.network.ceiling.narrowed(requested.allowed_hosts, field=f"{place}.allowed_hosts")
+            return replace(server, network=network)
+        host = _host(requested.url)
+        try:
+            grant = self.network.ceiling.narrowed((host,), field="url")
+        except InvalidRequest as error:
+            raise InvalidRequest(error.message, field=f"{place}.url", hint=error.hint) from None
+        pattern = HostPattern.parse(host)
+        return replace(server, private=grant.private(pattern.name, pattern.port or 0))
+
+
+def _servers(settings: Settings) -> tuple[McpServer, ...]:
+    return configured(settings.mcp_servers, McpServer, "mcp_servers")
+
+
+def _host(text: str) -> str:
+    """The host and port of a URL that was checked before, as a pattern."""
+    try:
+        url = parse_url(text)
+    except ToolFailure as error:
+        raise InvalidRequest(error.message, field="url") from None
+    name = f"[{url.host}]" if ":" in url.host else url.host
+    return f"{name}:{port_of(url)}"

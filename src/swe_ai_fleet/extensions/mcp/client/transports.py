@@ -28,11 +28,11 @@ from mcp.types import (
 from mcp.types.jsonrpc import jsonrpc_message_adapter
 from pydantic import ValidationError
 
+from swe_ai_fleet.extensions.mcp.client.listing import McpServer
 from swe_ai_fleet.sandbox.interactive import InteractiveCommand, InteractiveProcess
 from swe_ai_fleet.sandbox.policy import SandboxPolicy
 from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
 from swe_ai_fleet.tools.http_transport import GuardedTransport, HttpPolicy, parse_url, port_of
-from swe_ai_fleet.tools.mcp.listing import McpServer
 
 MAX_MESSAGE_BYTES = 4 * 1024 * 1024
 """The longest message a server may send."""

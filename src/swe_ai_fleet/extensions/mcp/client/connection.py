@@ -39,11 +39,11 @@ from mcp.types import (
 )
 from pydantic import BaseModel, ValidationError
 
+from swe_ai_fleet.extensions.mcp.client.listing import MAX_TOOLS, McpServer, ServerTool, plain
+from swe_ai_fleet.extensions.mcp.client.transports import REFUSED, HttpWire, StdioWire, Wire
 from swe_ai_fleet.sandbox.policy import SandboxPolicy
 from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
 from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
-from swe_ai_fleet.tools.mcp.listing import MAX_TOOLS, McpServer, ServerTool, plain
-from swe_ai_fleet.tools.mcp.transports import REFUSED, HttpWire, StdioWire, Wire
 
 MAX_STRUCTURED_CHARS = 16_384
 _SHOWN_CHARS = 300

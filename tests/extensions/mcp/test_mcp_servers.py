@@ -16,9 +16,9 @@ from swe_ai_fleet.domain.audit import verify
 from swe_ai_fleet.domain.command import NetworkGrant
 from swe_ai_fleet.domain.environment import Mount
 from swe_ai_fleet.domain.tool import Outcome, PolicyDecision
+from swe_ai_fleet.extensions.mcp.client import McpServer, McpTool
 from swe_ai_fleet.sandbox import Sandbox, SandboxPolicy
 from swe_ai_fleet.tools import Pipeline
-from swe_ai_fleet.tools.mcp import McpServer, McpTool
 from swe_ai_fleet.tools.policy import Policy
 from tests.confinement import until
 from tests.tool_doubles import served
