@@ -686,6 +686,7 @@ OF_EXTENSIONS: Mapping[str, str] = {
     **dict.fromkeys(("databases", "writable_databases"), "databases"),
     "docker": "containers",
     "mcp_servers": "mcp",
+    "harnesses": "acp",
 }
 """The settings that mean something where an extension is there alone, and which."""
 

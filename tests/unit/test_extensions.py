@@ -62,7 +62,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_parts_of_extensions_load() -> None:
-    for part in ("services", "workflows", "executor", "settings", "tools"):
+    for part in ("services", "workflows", "executor", "settings", "tools", "harnesses", "doctor"):
         assert len(load_parts(part)) == len([one for one in extensions().values() if getattr(one, part)])
     for name in (name for one in extensions().values() for name in one.exports):
         assert getattr(swe_ai_fleet, name) is load_export(name)

@@ -33,6 +33,7 @@ from swe_ai_fleet.cli.screen import CommandFault, Exit, Screen
 from swe_ai_fleet.cli.tables import add_row, empty_table
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.message import ToolProtocol
+from swe_ai_fleet.extensions import load_parts
 from swe_ai_fleet.runtime.channels import FleetAddress, find_place
 from swe_ai_fleet.settings import Settings
 
@@ -86,7 +87,7 @@ def print_findings(screen: Screen, findings: Iterable[DoctorFinding]) -> None:
 async def examine(settings: Settings, *, server: str = "", token: str = "") -> tuple[DoctorFinding, ...]:
     """All findings, in the order in which a newcomer would need the parts."""
     # Here, as other heavy parts: certificates bring gRPC and cryptography along.
-    from swe_ai_fleet.cli.service_findings import harness, nats, traces
+    from swe_ai_fleet.cli.service_findings import nats, traces
 
     parts: tuple[Awaitable[DoctorFinding | list[DoctorFinding]], ...] = (
         git(),
@@ -99,7 +100,7 @@ async def examine(settings: Settings, *, server: str = "", token: str = "") -> t
         nats(settings),
         _ray(settings),
         model(settings, server=server, token=token),
-        *(harness(settings, name) for name in settings.harnesses),
+        *(examine_part(settings) for examine_part in load_parts("doctor")),
         _vllm(settings),
         _memory(settings),
         _exposure(settings, server=server),

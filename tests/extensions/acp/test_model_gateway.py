@@ -18,10 +18,10 @@ from swe_ai_fleet.adapters.model_pool import Fault, ModelPool, PoolMember, PoolR
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
 from swe_ai_fleet.adapters.openai_model.faults import pushback
 from swe_ai_fleet.agents.budget import Budget
-from swe_ai_fleet.agents.model_gateway import ModelGateway
 from swe_ai_fleet.domain.budget import Limits, Prices, Usage
 from swe_ai_fleet.domain.errors import PreconditionFailed, Unavailable
 from swe_ai_fleet.domain.trajectory import StopReason
+from swe_ai_fleet.extensions.acp.model_gateway import ModelGateway
 from swe_ai_fleet.sandbox import IsolationLevel, SandboxPolicy
 from swe_ai_fleet.sandbox.interactive import InteractiveCommand, InteractiveProcess
 from swe_ai_fleet.testing import Conversation, Failure, Script, ScriptedModelServer, Turn

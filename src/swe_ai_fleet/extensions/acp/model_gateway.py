@@ -18,12 +18,20 @@ from typing import Self, cast
 from aiohttp import ClientConnectionError, web
 
 from swe_ai_fleet.agents.budget import Budget
-from swe_ai_fleet.agents.gateway_dialects import ChatCompletion, Dialect, Json, Response, events, json_body, screened
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import ContextTooLong, FleetError, InvalidRequest, ModelRejected, ModelUnavailable
 from swe_ai_fleet.domain.json_values import with_texts
 from swe_ai_fleet.domain.message import LIMIT_FIELDS, ModelReply, ModelRequest, Passthrough
 from swe_ai_fleet.domain.trajectory import StopReason
+from swe_ai_fleet.extensions.acp.gateway_dialects import (
+    ChatCompletion,
+    Dialect,
+    Json,
+    Response,
+    events,
+    json_body,
+    screened,
+)
 from swe_ai_fleet.ports import ChatModel
 from swe_ai_fleet.sandbox.network import unix_listener
 from swe_ai_fleet.tools.secrets import Secrets

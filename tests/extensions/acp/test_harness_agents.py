@@ -38,9 +38,10 @@ from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import ScriptedModelServer
 from swe_ai_fleet.testing.repositories import make_repository
-from tests import acp_agent
+from tests.extensions.acp import acp_agent
+from tests.fleet_command import Shell
 from tests.integration.test_doctor_findings import doctor
-from tests.scripts import HELLO_FILES
+from tests.scripts import GREETINGS, HELLO_FILES
 
 SECONDS = 60
 AGENT = "harness"
@@ -277,3 +278,23 @@ async def test_a_cancelled_harness_is_killed(place: Place) -> None:
     assert isinstance(end, RunFinished) and end.stop_reason is StopReason.CANCELLED
     left = [process.cmdline() for process in psutil.Process().children(recursive=True) if process.is_running()]
     assert not [line for line in left if any("acp_agent" in word for word in line)]
+
+
+@pytest.mark.slow  # quick: the others here
+async def test_a_harness_solves_beside_an_agent_of_ours(shell: Shell, tmp_path: Path) -> None:
+    where, name = make_repository(tmp_path / "repository", HELLO_FILES), f"harness-{uuid.uuid4().hex[:8]}"
+    ran = await shell.fleet(
+        *("run", "--json", "--repo", str(where), "--rounds", "0", "--task-id", name),
+        *("--seats", "fleet,acp:small", f"{GREETINGS} Greet."),
+    )
+    by_agent = {one["candidate_id"]: one for one in ran.document["candidates"]}
+    assert set(by_agent) == {"agent-dev-1", "small-2"} and ran.code == 0
+    assert "Network: closed" in by_agent["small-2"]["answer"] and by_agent["small-2"]["accepted"]
+    options = ("--format", "atif", "--agent", "small-2")
+    audit, exported = await asyncio.gather(
+        shell.fleet("audit", "verify", name, "--json"), shell.fleet("export", name, *options)
+    )
+    assert audit.code == 0 and audit.document["intact"]
+    assert {"files_write_file", "harness_execute"} <= {
+        call["function_name"] for step in json.loads(exported.out)["steps"] for call in step.get("tool_calls") or ()
+    }

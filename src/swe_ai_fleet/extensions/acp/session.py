@@ -13,7 +13,15 @@ from typing import Annotated
 
 from pydantic import Field
 
-from swe_ai_fleet.adapters.acp.peer import (
+from swe_ai_fleet.agents.external_agent import HARNESS, MAX_SUMMARY_CHARS, HandedIn, Handout
+from swe_ai_fleet.agents.toolbox import CallVerdict
+from swe_ai_fleet.domain.budget import Usage
+from swe_ai_fleet.domain.errors import FleetError
+from swe_ai_fleet.domain.event import PlanMade
+from swe_ai_fleet.domain.json_values import mapping, mappings, string, strings
+from swe_ai_fleet.domain.tool import Outcome, PolicyDecision, ToolResult
+from swe_ai_fleet.domain.trajectory import Plan, PlanStep, StopReason
+from swe_ai_fleet.extensions.acp.peer import (
     FAILED,
     INVALID_PARAMETERS,
     METHOD_NOT_FOUND,
@@ -23,15 +31,7 @@ from swe_ai_fleet.adapters.acp.peer import (
     RequestRefused,
     opened,
 )
-from swe_ai_fleet.adapters.acp.permissions import KINDS, Permissions, ToolUse
-from swe_ai_fleet.agents.external_agent import HARNESS, MAX_SUMMARY_CHARS, HandedIn, Handout
-from swe_ai_fleet.agents.toolbox import CallVerdict
-from swe_ai_fleet.domain.budget import Usage
-from swe_ai_fleet.domain.errors import FleetError
-from swe_ai_fleet.domain.event import PlanMade
-from swe_ai_fleet.domain.json_values import mapping, mappings, string, strings
-from swe_ai_fleet.domain.tool import Outcome, PolicyDecision, ToolResult
-from swe_ai_fleet.domain.trajectory import Plan, PlanStep, StopReason
+from swe_ai_fleet.extensions.acp.permissions import KINDS, Permissions, ToolUse
 from swe_ai_fleet.sandbox.interactive import InteractiveProcess
 from swe_ai_fleet.tools.files import FileTool
 from swe_ai_fleet.tools.files.paths import MissingPath

@@ -8,22 +8,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from swe_ai_fleet.adapters.acp.peer import METHOD_NOT_FOUND, Parameters, Peer, RequestRefused, opened
-from swe_ai_fleet.adapters.acp.permissions import Permissions
-from swe_ai_fleet.adapters.acp.session import CANCEL_SECONDS, HarnessSession
 from swe_ai_fleet.agents.budget import Budget
 from swe_ai_fleet.agents.external_agent import AgentFault, HandedIn, Handout
-from swe_ai_fleet.agents.model_gateway import ModelGateway
 from swe_ai_fleet.agents.prompting import rendered
 from swe_ai_fleet.agents.solving import policy_of
+from swe_ai_fleet.codec import from_plain
 from swe_ai_fleet.domain.council import HARNESS
 from swe_ai_fleet.domain.environment import Environment, Mount
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed, Unavailable
 from swe_ai_fleet.domain.trajectory import StopReason
+from swe_ai_fleet.extensions.acp.model_gateway import ModelGateway
+from swe_ai_fleet.extensions.acp.peer import METHOD_NOT_FOUND, Parameters, Peer, RequestRefused, opened
+from swe_ai_fleet.extensions.acp.permissions import Permissions
+from swe_ai_fleet.extensions.acp.session import CANCEL_SECONDS, HarnessSession
 from swe_ai_fleet.sandbox.interactive import InteractiveCommand, InteractiveProcess
 from swe_ai_fleet.sandbox.jail import WORKSPACE
 from swe_ai_fleet.sandbox.policy import SandboxPolicy
 from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
+from swe_ai_fleet.settings import Settings
+from swe_ai_fleet.tools.catalogue import ToolAccess
 from swe_ai_fleet.tools.pipeline import Pipeline, ToolLimits
 
 INSTALLED = "/opt/harness"
@@ -216,5 +219,27 @@ def _prompt(handout: Handout, decisions: tuple[str, ...]) -> str:
     if not earlier.steps:
         return handout.prompt
     replies = [step.reply.content for step in earlier.steps if step.reply.content]
-    again = rendered("harness_again", said=replies[-1] if replies else "", decisions=decisions)
+    again = rendered("acp/again", said=replies[-1] if replies else "", decisions=decisions)
     return f"{handout.prompt}\n\n{again}"
+
+
+def harness_agents(settings: Settings, access: ToolAccess) -> HarnessAgents:
+    """The way to the harnesses of this installation. Raises InvalidRequest naming a malformed setting."""
+    return HarnessAgents(
+        harnesses=_named(settings),
+        sandbox=access.sandbox,
+        approval_timeout_seconds=settings.approval_timeout_seconds,
+    )
+
+
+def _named(settings: Settings) -> Mapping[str, Harness]:
+    """The harnesses that settings name. Raises InvalidRequest naming a malformed setting."""
+    harness_tables: dict[str, Harness] = {}
+    for name, table in settings.harnesses.items():
+        try:
+            harness_tables[name] = from_plain(Harness, table)
+        except ValueError as error:
+            reason = str(error).splitlines()[0]
+            raise InvalidRequest(f"the harness {name!r} is malformed: {reason}", field=f"harnesses.{name}") from None
+        harness_tables[name].check(name)
+    return harness_tables
