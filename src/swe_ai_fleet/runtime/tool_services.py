@@ -19,7 +19,7 @@ from swe_ai_fleet.codec import from_plain
 from swe_ai_fleet.domain.command import HostPattern, NetworkGrant, NetworkRules
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed
 from swe_ai_fleet.domain.task import Constraints
-from swe_ai_fleet.extensions import extensions, load_parts
+from swe_ai_fleet.extensions import extensions
 from swe_ai_fleet.sandbox import CpuSlots, IsolationLevel, Sandbox, SandboxPolicy, choose_isolation_level
 from swe_ai_fleet.sandbox.images import ImageContainer
 from swe_ai_fleet.settings import OF_EXTENSIONS, Settings, listed, on_loopback
@@ -28,7 +28,7 @@ from swe_ai_fleet.tools.builtin import BuiltinSettings, builtin_tools
 from swe_ai_fleet.tools.catalogue import ToolAccess, operations
 from swe_ai_fleet.tools.git.gateway import RemoteGrant
 from swe_ai_fleet.tools.operation import Toolkit
-from swe_ai_fleet.tools.pack import ToolPack
+from swe_ai_fleet.tools.pack import installed_packs
 from swe_ai_fleet.tools.registry import ToolRegistry, load_plugins
 from swe_ai_fleet.tools.secrets import Secrets, url_secrets
 
@@ -92,14 +92,10 @@ def tool_access(settings: Settings) -> ToolAccess:
         network=network_rules(settings),
         remotes=configured(settings.git_remotes, RemoteGrant, "git_remotes"),
         builtin=BuiltinSettings(search_url=settings.search_url, wikipedia_url=settings.wikipedia_url),
-        packs=tuple(pack.of(settings) for pack in _packs()),
+        packs=tuple(pack(settings) for pack in installed_packs()),
         plugins=_plugins(listed(settings.plugins)),
         sandbox=sandbox_policy(settings),
     )
-
-
-def _packs() -> list[type[ToolPack]]:
-    return load_parts("tools")
 
 
 def secret_mask(settings: Settings) -> Secrets:
@@ -109,7 +105,7 @@ def secret_mask(settings: Settings) -> Secrets:
         (
             *settings.secrets,
             *url_secrets(_urls(settings)),
-            *(secret for pack in _packs() for secret in pack.secrets_in(settings)),
+            *(secret for pack in installed_packs() for secret in pack(settings).secrets),
             *(remote.secret for remote in remotes if remote.secret),
         )
     )

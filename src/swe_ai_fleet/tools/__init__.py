@@ -4,7 +4,6 @@ What the default registry has by itself stands here by name: `tools.calculator` 
 of extensions (`DatabaseTool`, `DockerTool`). Types stand in `__init__.pyi`.
 """
 
-from swe_ai_fleet.extensions import load_parts
 from swe_ai_fleet.tools.base_tool import BaseTool, ToolParameter
 from swe_ai_fleet.tools.builtin import BuiltinSettings, BuiltinTools, builtin_tools
 from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
@@ -13,7 +12,7 @@ from swe_ai_fleet.tools.function_tool import FunctionTool
 from swe_ai_fleet.tools.git import GitRemotes, GitTool, RemoteGrant
 from swe_ai_fleet.tools.http import HttpPolicy, HttpTool
 from swe_ai_fleet.tools.operation import Toolkit, operation
-from swe_ai_fleet.tools.pack import ToolPack
+from swe_ai_fleet.tools.pack import installed_packs
 from swe_ai_fleet.tools.pipeline import Pipeline, ToolLimits
 from swe_ai_fleet.tools.registry import PluginReport, RegisteredTools, ToolRegistry, load_plugins
 from swe_ai_fleet.tools.result_cache import ResultCache as ResultCache
@@ -62,8 +61,7 @@ def __getattr__(name: str) -> object:
     # Whatever else is looked for, such as a module that is not loaded yet, makes no registry and loads no extension.
     if name in _REGISTERED:
         return ToolRegistry.get_tool(name)
-    packs: list[type[ToolPack]] = load_parts("tools") if name.endswith("Tool") else []
-    for pack in packs:
-        if pack.toolkit.__name__ == name:
-            return pack.toolkit
+    for pack in installed_packs() if name.endswith("Tool") else ():
+        if pack.kit.__name__ == name:
+            return pack.kit
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

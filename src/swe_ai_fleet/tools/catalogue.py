@@ -14,7 +14,6 @@ from swe_ai_fleet.domain.command import NetworkGrant, NetworkRules
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.task import ApprovalPolicy, Constraints, Role, Task
 from swe_ai_fleet.domain.tool import OperationSpec
-from swe_ai_fleet.extensions import load_parts
 from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.sandbox import Sandbox, SandboxPolicy
 from swe_ai_fleet.tools.base_tool import BaseTool
@@ -27,7 +26,7 @@ from swe_ai_fleet.tools.git.remotes import GitRemotes
 from swe_ai_fleet.tools.http import HttpTool
 from swe_ai_fleet.tools.http_transport import HttpPolicy
 from swe_ai_fleet.tools.operation import Toolkit
-from swe_ai_fleet.tools.pack import ToolPack
+from swe_ai_fleet.tools.pack import ToolPack, installed_packs
 from swe_ai_fleet.tools.pipeline import Pipeline
 from swe_ai_fleet.tools.registry import RegisteredTools
 from swe_ai_fleet.tools.shell import ShellTool
@@ -44,11 +43,9 @@ _LOOKING = frozenset(
     )
 )
 _PROFILES: Mapping[Role, frozenset[str]] = {
-    Role.DEV: _CODING,
+    **dict.fromkeys(Role, _CODING),
     Role.QA: _CODING | {"tests_lint"},
     Role.ARCHITECT: _LOOKING,
-    Role.DEVOPS: _CODING,
-    Role.DATA: _CODING,
 }
 _COMMANDS_DO = frozenset(
     {
@@ -70,14 +67,14 @@ PLUGINS = "plugins"
 class ToolAccess:
     """The services that an operator configured, and the hosts that tasks may ask for.
 
-    `packs` are the families of tools that extensions bring, `plugins` tools
-    that other distributions do. `sandbox` is where git reaches `remotes` from.
+    `packs` are the families of tools that extensions bring, `plugins` tools that other distributions do. `sandbox` is
+    where git reaches `remotes` from.
     """
 
     network: NetworkRules = field(default_factory=NetworkRules)
     remotes: tuple[RemoteGrant, ...] = ()
     builtin: BuiltinSettings = field(default_factory=lambda: BuiltinSettings(wikipedia_url=""))
-    packs: tuple[ToolPack, ...] = field(default_factory=lambda: tuple(pack() for pack in _packs()))
+    packs: tuple[ToolPack, ...] = ()
     plugins: tuple[BaseTool, ...] = ()
     sandbox: SandboxPolicy = field(default_factory=SandboxPolicy)
 
@@ -112,14 +109,10 @@ class Toolset:
     gaps: tuple[str, ...] = ()
 
 
-def _packs() -> list[type[ToolPack]]:
-    return load_parts("tools")
-
-
 def toolkits() -> Iterator[type[Toolkit]]:
     """Every toolkit of the catalogue; all can be made from a workspace and a pipeline alone."""
     for kit in _OWN:
-        yield from (pack.toolkit for pack in _packs() if pack.before == kit.name)
+        yield from (pack.kit for pack in installed_packs() if pack.before == kit.name)
         yield kit
 
 
@@ -135,12 +128,12 @@ def shown_first(role: Role) -> frozenset[str]:
     Everything else that policy permits can be called by name, and shown on request. Every schema costs tokens, and
     makes the choice harder.
     """
-    return _PROFILES[role].union(*(pack.shown.get(role, ()) for pack in _packs()))
+    return _PROFILES[role].union(*(pack.shown.get(role, ()) for pack in installed_packs()))
 
 
 def all_toolkits(workspace: Workspace, pipeline: Pipeline, access: ToolAccess) -> dict[str, Toolkit]:
     """The toolkits for a program's own calls; what is not configured says so when it is called."""
-    packed = (pack.direct(workspace, pipeline) for pack in access.packs)
+    packed = (pack.toolkit(workspace, pipeline) for pack in access.packs)
     kits = (*_own_toolkits(workspace, pipeline, access), *filter(None, packed))
     return {kit.name: kit for kit in kits}
 
@@ -170,7 +163,7 @@ async def open_toolkits(
     async with AsyncExitStack() as stack:
         for pack in access.packs:
             taken = kits.keys() | {spec.name for spec in _specs(kits.values())}
-            if (kit := pack.of_run(workspace, pipeline, task, taken)) is not None:
+            if (kit := pack.toolkit(workspace, pipeline, task, taken)) is not None:
                 kits[kit.name] = await stack.enter_async_context(kit)
         idle, unlisted = _idle(kits, access, task, networked=workspace.environment.network is not None)
         shell = kits[ShellTool.name].definitions["run_command"].spec

@@ -1,11 +1,12 @@
-"""A family of tools beside the core's own: what an extension brings, and an installation configures."""
+"""A family of tools beside the core's own, which an extension brings and settings configure."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar
 
 from swe_ai_fleet.domain.task import Constraints, Role, Task
+from swe_ai_fleet.extensions import load_parts
 from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.tools.operation import Toolkit
 from swe_ai_fleet.tools.pipeline import Pipeline
@@ -15,71 +16,51 @@ if TYPE_CHECKING:
 
 
 class ToolPack:
-    """Base of such families: frozen dataclasses whose fields are the configuration, and whose defaults are none.
+    """Base of such families, made of settings. Raises InvalidRequest naming a malformed one.
 
     Attributes:
-        toolkit: The class of its toolkit; the catalogue has its operations.
-        before: The toolkit of the core that follows it in the catalogue.
+        kit: The class of its toolkit; the catalogue has its operations, in front of those of the core's `before`.
         shown: Operations that models of a role are shown at first, where they are of use.
+        summary: What is configured, in a few words; empty: nothing.
+        secrets: What settings hold that is masked wherever text leaves the process.
+        useless: Tools and operations that lack what they need: no model is told of them, though all can be called.
     """
 
-    toolkit: ClassVar[type[Toolkit]]
+    kit: ClassVar[type[Toolkit]]
     before: ClassVar[str] = "builtin"
     shown: ClassVar[Mapping[Role, frozenset[str]]] = {}
+    summary: str = ""
+    secrets: Collection[str] = ()
+    useless: frozenset[str] = frozenset()
 
-    @classmethod
-    def of(cls, settings: Settings) -> Self:
-        """The pack as settings configure it. Raises InvalidRequest naming a malformed setting."""
+    def __init__(self, settings: Settings) -> None: ...
+
+    def toolkit(
+        self, workspace: Workspace, pipeline: Pipeline, task: Task | None = None, taken: Collection[str] = ()
+    ) -> Toolkit | None:
+        """The toolkit of a task's run, beside names that are `taken`; without a task, that of a program's own calls."""
         raise NotImplementedError
 
-    @property
-    def summary(self) -> str:
-        """What is configured, in a few words; empty: nothing."""
-        return ""
-
-    @classmethod
-    def secrets_in(cls, settings: Settings) -> Collection[str]:
-        """Values of its settings that are masked wherever text leaves the process. Raises as `of` does."""
-        return ()
-
-    @property
-    def useless(self) -> frozenset[str]:
-        """The tools and the operations that lack what they need: no model is told of them, though all can be called."""
-        return frozenset()
-
     def server_names(self, constraints: Constraints) -> Collection[str]:
-        """The names of the installation's and a task's servers of tools, whose operations only they know.
+        """The names of servers, those of a task too, that bring tools which only they know.
 
-        Raises InvalidRequest naming the field of the task.
+        Raises InvalidRequest naming a field of the constraints.
         """
         return ()
-
-    def direct(self, workspace: Workspace, pipeline: Pipeline) -> Toolkit | None:
-        """The toolkit for a program's own calls; None where there is none outside of runs.
-
-        What is not configured says so when it is called.
-        """
-        return None
-
-    def of_run(self, workspace: Workspace, pipeline: Pipeline, task: Task, taken: Collection[str]) -> Toolkit | None:
-        """The toolkit of an agent's run; None where the run has none.
-
-        Args:
-            taken: The names of the run's other tools and operations.
-        """
-        return self.direct(workspace, pipeline)
 
     def beside_runs(self, workspace: Workspace, taken: Collection[str], *, hints: bool) -> Toolkit | None:
-        """The toolkit of the installation's servers, for chats and plan sessions, which run in no clone.
-
-        Args:
-            hints: Whether a tool only reads where its server says so, beside the operator's word.
-        """
+        """The tools of the installation's servers for what runs in no clone; `hints` says whether what they say of
+        what only reads counts beside the operator's word."""
         return None
 
     async def reap(self, executions: Collection[str]) -> str:
-        """Remove what ended executions left outside of their workspaces; what that was, empty for nothing.
+        """Remove what ended executions left outside of their workspaces; what that was, in words.
 
-        Raises ToolFailure, with what to do, where nobody can look.
+        Raises ToolFailure, with the way out, where nobody can look.
         """
         return ""
+
+
+def installed_packs() -> list[type[ToolPack]]:
+    """The packs of all extensions."""
+    return load_parts("tools")

@@ -245,20 +245,18 @@ async def test_contexts_and_dockerfiles_lie_in_the_workspace(kit: DockerTool, ro
 
 
 async def test_agents_get_containers_where_there_is_an_engine(root: Path) -> None:
-    given = {}
-    for access in (ToolAccess(packs=(ContainerPack(policy=DockerPolicy(host="unix:///nobody.sock")),)), ToolAccess()):
-        boxes = {role: await offered(root, access=access, task=replace(TASK, role=role)) for role in Role}
-        given[bool(access.packs[0].summary)] = {
-            role: {name for name in shown(box) if name.startswith("docker_")} for role, box in boxes.items()
-        }
-    assert given[True] == {role: ContainerPack.shown.get(role, set()) for role in Role}
-    assert not {name for names in given[False].values() for name in names}
+    configured = ContainerPack(Settings(docker={"host": "unix:///nobody.sock"})), ContainerPack(Settings(docker={}))
+    for pack in configured:
+        for role in Role:
+            box = await offered(root, access=ToolAccess(packs=(pack,)), task=replace(TASK, role=role))
+            given = {name for name in shown(box) if name.startswith("docker_")}
+            assert given == (pack.shown.get(role, set()) if pack.summary else set())
     # A program's own calls say what is missing.
     absent = await ToolEnabledAgent("a", "DEV", root, settings=Settings(home=root)).tools["docker"].call("ps", {})
     assert absent.success or "engine" in absent.error
     with pytest.raises(InvalidRequest) as refused:
-        ContainerPack.of(Settings(home=root, docker={"host": "ssh://x.org"}))
+        ContainerPack(Settings(docker={"host": "ssh://x.org"}))
     assert refused.value.field == "docker.host"
     with pytest.raises(ToolFailure) as unreached:
-        await ContainerPack(policy=DockerPolicy(host="unix:///nobody.sock")).reap(())
+        await configured[0].reap(())
     assert "FLEET_DOCKER" in unreached.value.hint

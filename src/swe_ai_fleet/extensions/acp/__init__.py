@@ -2,4 +2,4 @@
 
 from swe_ai_fleet.extensions import Extension
 
-EXTENSION = Extension(harnesses="harness:harness_agents", doctor="doctor:examine")
+EXTENSION = Extension(harnesses="harness:harness_agents", doctor="harness:examine")

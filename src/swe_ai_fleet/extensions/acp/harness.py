@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from swe_ai_fleet.agents.budget import Budget
 from swe_ai_fleet.agents.external_agent import AgentFault, HandedIn, Handout
 from swe_ai_fleet.agents.prompting import rendered
 from swe_ai_fleet.agents.solving import policy_of
 from swe_ai_fleet.codec import from_plain
+from swe_ai_fleet.domain.budget import Limits
 from swe_ai_fleet.domain.council import HARNESS
 from swe_ai_fleet.domain.environment import Environment, Mount
-from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed, Unavailable
+from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, PreconditionFailed, Unavailable
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.extensions.acp.model_gateway import ModelGateway
 from swe_ai_fleet.extensions.acp.peer import METHOD_NOT_FOUND, Parameters, Peer, RequestRefused, opened
 from swe_ai_fleet.extensions.acp.permissions import Permissions
 from swe_ai_fleet.extensions.acp.session import CANCEL_SECONDS, HarnessSession
+from swe_ai_fleet.runtime.tool_services import secret_mask, tool_access, with_isolation_level
 from swe_ai_fleet.sandbox.interactive import InteractiveCommand, InteractiveProcess
 from swe_ai_fleet.sandbox.jail import WORKSPACE
 from swe_ai_fleet.sandbox.policy import SandboxPolicy
@@ -29,10 +34,15 @@ from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.tools.catalogue import ToolAccess
 from swe_ai_fleet.tools.pipeline import Pipeline, ToolLimits
 
+if TYPE_CHECKING:
+    from swe_ai_fleet.cli.findings import DoctorFinding
+
 INSTALLED = "/opt/harness"
 """Where a harness sees its installation."""
 MAX_HOME_CHARS = 8 * 1024 * 1024
 MAX_HOME_FILES = 500
+_SECONDS = 200.0
+"""For a harness to start in, where the doctor tries it."""
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,39}")
 
 
@@ -243,3 +253,37 @@ def _named(settings: Settings) -> Mapping[str, Harness]:
             raise InvalidRequest(f"the harness {name!r} is malformed: {reason}", field=f"harnesses.{name}") from None
         harness_tables[name].check(name)
     return harness_tables
+
+
+async def examine(settings: Settings) -> list[DoctorFinding]:
+    """A finding of each harness that settings name."""
+    return await asyncio.gather(*(_harness(settings, name) for name in settings.harnesses))
+
+
+async def _harness(settings: Settings, name: str) -> DoctorFinding:
+    # What only a terminal needs.
+    from swe_ai_fleet.cli.findings import broken, faulty, ok
+    from swe_ai_fleet.runtime.factories import open_model
+
+    part, mend = f"harness: {name}", f"see FLEET_HARNESSES and docs/harnesses.md; seats name it as acp:{name}"
+    try:
+        settings = await with_isolation_level(settings)
+        agents = harness_agents(settings, tool_access(settings))
+        budget = Budget(Limits(max_iterations=1, timeout_seconds=_SECONDS))
+        with tempfile.TemporaryDirectory(prefix="fleet-doctor-") as directory:
+            async with (
+                asyncio.timeout(_SECONDS),
+                open_model(settings) as model,
+                ModelGateway(model, budget, mask=secret_mask(settings)) as gateway,
+            ):
+                greeting = await agents.greeted(
+                    name, Path(await asyncio.to_thread(os.path.realpath, directory)), gateway.socket
+                )
+    except (FleetError, TimeoutError) as error:
+        return faulty(part, error, mend, seconds=_SECONDS)
+    version = agents.harnesses[name].version
+    if version and version not in greeting:
+        return broken(
+            part, f"it calls itself {greeting or 'nothing'}, and settings say {version}", mend, version=version
+        )
+    return ok(part, f"starts in the sandbox and calls itself {greeting or 'nothing'}", version=version)

@@ -187,10 +187,6 @@ class RemovedObjects:
     images: int = 0
     failures: tuple[str, ...] = ()
 
-    def __str__(self) -> str:
-        counts = [f"{count} {name}" for name in ("containers", "images") if (count := getattr(self, name))]
-        return ", ".join((*counts, *(f"not {failure}" for failure in self.failures)))
-
 
 async def reap(policy: DockerPolicy, *, executions: Collection[str]) -> RemovedObjects:
     """Remove the fleet's containers and images of ended executions, whichever run made them.

@@ -6,9 +6,8 @@ import math
 import os
 import stat
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
@@ -356,30 +355,25 @@ def _owner_of(root: Path) -> str:
     return f"{info.st_uid}:{info.st_gid}" if info.st_uid != 0 else _NOBODY
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerPack(ToolPack):
-    """The engine that makes agents' containers, and what they may ask of it; without a `policy` they get none."""
+    """The engine that makes agents' containers; where settings name none, they get none."""
 
-    toolkit = DockerTool
+    kit = DockerTool
     before = "http"
     shown = {Role.DEVOPS: frozenset({"docker_build", "docker_run", "docker_logs", "docker_ps"})}  # noqa: RUF012
 
-    policy: DockerPolicy | None = None
+    def __init__(self, settings: Settings) -> None:
+        (self.policy,) = configured([settings.docker], DockerPolicy, "docker") if settings.docker else (None,)
+        self.summary = "a container engine" if self.policy is not None else ""
 
-    @classmethod
-    def of(cls, settings: Settings) -> Self:
-        (policy,) = configured([settings.docker], DockerPolicy, "docker") if settings.docker else (None,)
-        return cls(policy=policy)
-
-    @property
-    def summary(self) -> str:
-        return "a container engine" if self.policy is not None else ""
-
-    def direct(self, workspace: Workspace, pipeline: Pipeline) -> DockerTool:
-        return self._tool(workspace, pipeline, tenant="")
-
-    def of_run(self, workspace: Workspace, pipeline: Pipeline, task: Task, taken: Collection[str]) -> Toolkit | None:
-        return self._tool(workspace, pipeline, tenant=task.tenant) if self.policy is not None else None
+    def toolkit(
+        self, workspace: Workspace, pipeline: Pipeline, task: Task | None = None, taken: Collection[str] = ()
+    ) -> Toolkit | None:
+        if task is not None and self.policy is None:
+            return None
+        tenant, trail = task.tenant if task is not None else "", pipeline.trail
+        owner = OwningRun(tenant=tenant, execution_id=trail.execution_id, agent_id=trail.agent_id)
+        return DockerTool(workspace, pipeline, policy=self.policy, owner=owner)
 
     async def reap(self, executions: Collection[str]) -> str:
         if self.policy is None:
@@ -388,9 +382,4 @@ class ContainerPack(ToolPack):
             removed = await reap(self.policy, executions=executions)
         except ToolFailure as fault:
             raise ToolFailure(fault.message, hint="start the engine, or leave FLEET_DOCKER out") from None
-        return str(removed)
-
-    def _tool(self, workspace: Workspace, pipeline: Pipeline, *, tenant: str) -> DockerTool:
-        trail = pipeline.trail
-        owner = OwningRun(tenant=tenant, execution_id=trail.execution_id, agent_id=trail.agent_id)
-        return DockerTool(workspace, pipeline, policy=self.policy, owner=owner)
+        return str(removed) if removed != RemovedObjects() else ""

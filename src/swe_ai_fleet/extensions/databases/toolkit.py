@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar
 from urllib.parse import urlsplit
 
 from pydantic import Field
 
-from swe_ai_fleet.domain.task import Role
+from swe_ai_fleet.domain.task import Role, Task
 from swe_ai_fleet.domain.tool import Risk, ToolResult
 from swe_ai_fleet.extensions.databases import neo4j, postgresql, redis, sqlite
 from swe_ai_fleet.extensions.databases.results import MAX_ROWS, QueryBounds, Rows, Value, result
@@ -63,11 +63,6 @@ _CANCEL_SECONDS = 1.0
 _DESCRIBING = QueryBounds(max_rows=1_000, timeout_seconds=30.0)
 _DESCRIBE = {Database.POSTGRESQL: postgresql.describe, Database.REDIS: redis.describe, Database.NEO4J: neo4j.describe}
 _EXPLAIN = {Database.POSTGRESQL: postgresql.explain, Database.NEO4J: neo4j.explain}
-_ONLY_FOR = {
-    Database.POSTGRESQL: "db_postgresql_query",
-    Database.REDIS: "db_redis_command",
-    Database.NEO4J: "db_neo4j_query",
-}
 Connection = Annotated[str, Field(description="Name of a configured connection, such as main.")]
 Sql = Annotated[str, Field(description="Exactly one statement.")]
 ReadOnly = Annotated[bool, Field(description="Leave it true unless something is to be changed.")]
@@ -260,34 +255,22 @@ async def _whatever_it_swallows(work: Coroutine[Any, Any, Rows]) -> Rows:
     return running.result()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DatabasePack(ToolPack):
-    """The configured connections, URLs by name; those of `writable` may be written."""
+    """The databases that settings name, by way of which kinds of them are of use."""
 
-    toolkit = DatabaseTool
+    kit = DatabaseTool
     shown = {Role.DATA: frozenset({"db_sqlite_query", "db_postgresql_query", "db_describe_schema"})}  # noqa: RUF012
 
-    connections: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
-    writable: tuple[str, ...] = ()
+    def __init__(self, settings: Settings) -> None:
+        self._connections, self._writable = settings.databases, listed(settings.writable_databases)
+        self.secrets = url_secrets(self._connections.values())
+        self.summary = f"{len(self._connections)} databases" if self._connections else ""
+        # Files of the workspace need no connection.
+        absent = set(Database) - {Database.SQLITE} - {kind_of(url) for url in self._connections.values()}
+        lacking = {f"db_{name}" for name in DatabaseTool.definitions if name.partition("_")[0] in absent}
+        self.useless = frozenset(lacking if self._connections else {DatabaseTool.name})
 
-    @classmethod
-    def of(cls, settings: Settings) -> Self:
-        return cls(connections=settings.databases, writable=listed(settings.writable_databases))
-
-    @property
-    def summary(self) -> str:
-        return f"{len(self.connections)} databases" if self.connections else ""
-
-    @classmethod
-    def secrets_in(cls, settings: Settings) -> Collection[str]:
-        return url_secrets(settings.databases.values())
-
-    @property
-    def useless(self) -> frozenset[str]:
-        if not self.connections:
-            return frozenset({DatabaseTool.name})
-        kinds = {kind_of(url) for url in self.connections.values()}
-        return frozenset(operation_name for kind, operation_name in _ONLY_FOR.items() if kind not in kinds)
-
-    def direct(self, workspace: Workspace, pipeline: Pipeline) -> Toolkit:
-        return DatabaseTool(workspace, pipeline, connections=self.connections, writable=self.writable)
+    def toolkit(
+        self, workspace: Workspace, pipeline: Pipeline, task: Task | None = None, taken: Collection[str] = ()
+    ) -> Toolkit:
+        return DatabaseTool(workspace, pipeline, connections=self._connections, writable=self._writable)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Self
 
 import structlog
 
-from swe_ai_fleet.domain.command import HostPattern, NetworkRules, TaskMcpServer
+from swe_ai_fleet.domain.command import HostPattern, TaskMcpServer
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, fields_named
 from swe_ai_fleet.domain.json_values import with_texts
 from swe_ai_fleet.domain.task import Constraints, Task
@@ -262,40 +262,34 @@ class McpTool(Toolkit):
         await asyncio.gather(*(link.close(grace_seconds=grace_seconds) for link in self._links))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class McpPack(ToolPack):
-    """The MCP servers of an installation, and what the servers that tasks bring may reach (`network`)."""
+    """The MCP servers that settings name, and those that tasks bring."""
 
-    toolkit = McpTool
+    kit = McpTool
 
-    own: tuple[McpServer, ...] = ()
-    network: NetworkRules = field(default_factory=NetworkRules)
-    sandbox: SandboxPolicy = _DEFAULT_SANDBOX
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self.own = configured(settings.mcp_servers, McpServer, "mcp_servers")
+        self.secrets = [secret for server in self.own for secret in server.secrets]
+        self.summary = f"{len(self.own)} MCP servers" if self.own else ""
 
-    @classmethod
-    def of(cls, settings: Settings) -> Self:
-        return cls(own=_servers(settings), network=network_rules(settings), sandbox=sandbox_policy(settings))
-
-    @classmethod
-    def secrets_in(cls, settings: Settings) -> Collection[str]:
-        return [secret for server in _servers(settings) for secret in server.secrets]
-
-    @property
-    def summary(self) -> str:
-        return f"{len(self.own)} MCP servers" if self.own else ""
+    def toolkit(
+        self, workspace: Workspace, pipeline: Pipeline, task: Task | None = None, taken: Collection[str] = ()
+    ) -> Toolkit | None:
+        if task is None or not (servers := self.servers(task.constraints)):
+            return None
+        sandbox = replace(sandbox_policy(self._settings), tenant=task.tenant)
+        return McpTool(workspace, pipeline, servers=servers, sandbox=sandbox, reserved=taken)
 
     def server_names(self, constraints: Constraints) -> Collection[str]:
         return [server.name for server in self.servers(constraints)]
 
-    def of_run(self, workspace: Workspace, pipeline: Pipeline, task: Task, taken: Collection[str]) -> Toolkit | None:
-        sandbox, servers = replace(self.sandbox, tenant=task.tenant), self.servers(task.constraints)
-        return McpTool(workspace, pipeline, servers=servers, sandbox=sandbox, reserved=taken) if servers else None
-
-    def beside_runs(self, workspace: Workspace, taken: Collection[str], *, hints: bool) -> Toolkit | None:
-        return McpTool(workspace, servers=self.own, sandbox=self.sandbox, reserved=taken, hints=hints)
+    def beside_runs(self, workspace: Workspace, taken: Collection[str], *, hints: bool) -> Toolkit:
+        sandbox = sandbox_policy(self._settings)
+        return McpTool(workspace, servers=self.own, sandbox=sandbox, reserved=taken, hints=hints)
 
     def servers(self, constraints: Constraints) -> tuple[McpServer, ...]:
-        """The installation's MCP servers and those of the task. Raises InvalidRequest naming the task's field."""
+        """The installation's servers and those of the task. Raises InvalidRequest naming the task's field."""
         servers = list(self.own)
         for number, requested in enumerate(constraints.mcp_servers):
             place = f"constraints.mcp_servers[{number}]"
@@ -315,27 +309,13 @@ class McpPack(ToolPack):
                 variables=requested.variables,
                 tools=requested.tools,
             )
+        ceiling = network_rules(self._settings).ceiling
         if not requested.url:
-            network = self.network.ceiling.narrowed(requested.allowed_hosts, field=f"{place}.allowed_hosts")
-            return replace(server, network=network)
-        host = _host(requested.url)
+            return replace(server, network=ceiling.narrowed(requested.allowed_hosts, field=f"{place}.allowed_hosts"))
+        url = parse_url(requested.url)
+        host = f"[{url.host}]:{port_of(url)}" if ":" in url.host else f"{url.host}:{port_of(url)}"
         try:
-            grant = self.network.ceiling.narrowed((host,), field="url")
+            grant = ceiling.narrowed((host,), field="url")
         except InvalidRequest as error:
             raise InvalidRequest(error.message, field=f"{place}.url", hint=error.hint) from None
-        pattern = HostPattern.parse(host)
-        return replace(server, private=grant.private(pattern.name, pattern.port or 0))
-
-
-def _servers(settings: Settings) -> tuple[McpServer, ...]:
-    return configured(settings.mcp_servers, McpServer, "mcp_servers")
-
-
-def _host(text: str) -> str:
-    """The host and port of a URL that was checked before, as a pattern."""
-    try:
-        url = parse_url(text)
-    except ToolFailure as error:
-        raise InvalidRequest(error.message, field="url") from None
-    name = f"[{url.host}]" if ":" in url.host else url.host
-    return f"{name}:{port_of(url)}"
+        return replace(server, private=grant.private(HostPattern.parse(host).name, port_of(url)))
