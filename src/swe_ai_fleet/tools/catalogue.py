@@ -26,7 +26,7 @@ from swe_ai_fleet.tools.git.remotes import GitRemotes
 from swe_ai_fleet.tools.http import HttpTool
 from swe_ai_fleet.tools.http_transport import HttpPolicy
 from swe_ai_fleet.tools.operation import Toolkit
-from swe_ai_fleet.tools.pack import ToolPack, installed_packs
+from swe_ai_fleet.tools.pack import ToolPack, installed_packs, unconfigured_packs
 from swe_ai_fleet.tools.pipeline import Pipeline
 from swe_ai_fleet.tools.registry import RegisteredTools
 from swe_ai_fleet.tools.shell import ShellTool
@@ -74,7 +74,7 @@ class ToolAccess:
     network: NetworkRules = field(default_factory=NetworkRules)
     remotes: tuple[RemoteGrant, ...] = ()
     builtin: BuiltinSettings = field(default_factory=lambda: BuiltinSettings(wikipedia_url=""))
-    packs: tuple[ToolPack, ...] = ()
+    packs: tuple[ToolPack, ...] = field(default_factory=unconfigured_packs)
     plugins: tuple[BaseTool, ...] = ()
     sandbox: SandboxPolicy = field(default_factory=SandboxPolicy)
 

@@ -49,8 +49,10 @@ class ToolPack:
         return ()
 
     def beside_runs(self, workspace: Workspace, taken: Collection[str], *, hints: bool) -> Toolkit | None:
-        """The tools of the installation's servers for what runs in no clone; `hints` says whether what they say of
-        what only reads counts beside the operator's word."""
+        """The toolkit of the installation's servers, for what runs in no clone; None where it has none.
+
+        `hints` says whether a tool only reads where its server says so, beside the operator's word.
+        """
         return None
 
     async def reap(self, executions: Collection[str]) -> str:
@@ -64,3 +66,11 @@ class ToolPack:
 def installed_packs() -> list[type[ToolPack]]:
     """The packs of all extensions."""
     return load_parts("tools")
+
+
+def unconfigured_packs() -> tuple[ToolPack, ...]:
+    """The packs of all extensions where no setting is set."""
+    # Tools are used without settings, too.
+    from swe_ai_fleet.settings import Settings
+
+    return tuple(pack(Settings.model_construct()) for pack in installed_packs())
