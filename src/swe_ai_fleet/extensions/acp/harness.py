@@ -235,24 +235,16 @@ def _prompt(handout: Handout, decisions: tuple[str, ...]) -> str:
 
 def harness_agents(settings: Settings, access: ToolAccess) -> HarnessAgents:
     """The way to the harnesses of this installation. Raises InvalidRequest naming a malformed setting."""
-    return HarnessAgents(
-        harnesses=_named(settings),
-        sandbox=access.sandbox,
-        approval_timeout_seconds=settings.approval_timeout_seconds,
-    )
-
-
-def _named(settings: Settings) -> Mapping[str, Harness]:
-    """The harnesses that settings name. Raises InvalidRequest naming a malformed setting."""
-    harness_tables: dict[str, Harness] = {}
+    harnesses: dict[str, Harness] = {}
     for name, table in settings.harnesses.items():
         try:
-            harness_tables[name] = from_plain(Harness, table)
+            harnesses[name] = from_plain(Harness, table)
         except ValueError as error:
             reason = str(error).splitlines()[0]
             raise InvalidRequest(f"the harness {name!r} is malformed: {reason}", field=f"harnesses.{name}") from None
-        harness_tables[name].check(name)
-    return harness_tables
+        harnesses[name].check(name)
+    patience = settings.approval_timeout_seconds
+    return HarnessAgents(harnesses=harnesses, sandbox=access.sandbox, approval_timeout_seconds=patience)
 
 
 async def examine(settings: Settings) -> list[DoctorFinding]:
