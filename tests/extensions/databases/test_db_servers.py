@@ -20,12 +20,10 @@ import redis.asyncio
 from swe_ai_fleet import ToolEnabledAgent
 from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.domain.tool import Outcome, PolicyDecision, ToolResult
-from swe_ai_fleet.extensions.databases.toolkit import DatabasePack
-from swe_ai_fleet.runtime.tool_services import secret_mask
+from swe_ai_fleet.runtime.tool_services import secret_mask, tool_access
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing.repositories import make_repository
 from swe_ai_fleet.tools import DatabaseTool
-from swe_ai_fleet.tools.catalogue import ToolAccess
 from swe_ai_fleet.tools.secrets import MASK
 from tests.environments import home_at
 from tests.postgresql_server import PostgresqlServer
@@ -367,14 +365,17 @@ class TestSQLite:
 
 # Among the tools of an installation
 
+FOR_DATA = ["db_postgresql_query", "db_sqlite_query", "db_describe_schema"]
+
 
 async def test_a_role_is_shown_the_databases_that_there_are(tmp_path: Path) -> None:
     for databases in ({"a": "postgresql://x/a"}, {}):
-        access = ToolAccess(packs=(DatabasePack(Settings(databases=databases)),))
+        access = tool_access(Settings(home=tmp_path, databases=databases))
         for role in Role:
             given = shown(await offered(tmp_path, access=access, task=replace(TASK, role=role)))
-            there = DatabasePack.shown.get(role, set()) if databases else set()
-            assert {name for name in given if name.startswith("db_")} == there
+            assert [name for name in given if name.startswith("db_")] == (
+                FOR_DATA if databases and role == "DATA" else []
+            )
         named = replace(TASK, tools=("db_redis_command",))
         assert "db_redis_command" in shown(await offered(tmp_path, access=access, task=named))
 
