@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.domain.memory import Memory, MemoryScope
-from swe_ai_fleet.extensions.knowledge.memory_index import (
+from swe_ai_fleet.extensions.knowledge.indexing import (
     bounded,
     check_dimension,
     check_search,

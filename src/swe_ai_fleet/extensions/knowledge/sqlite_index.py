@@ -11,7 +11,7 @@ from itertools import accumulate
 from pathlib import Path
 
 from swe_ai_fleet.domain.memory import Memory, MemoryScope
-from swe_ai_fleet.extensions.knowledge.memory_index import (
+from swe_ai_fleet.extensions.knowledge.indexing import (
     bounded,
     check_dimension,
     check_search,

@@ -22,27 +22,13 @@ from swe_ai_fleet.cli.screen import CommandFault, Exit, Screen, interrupts
 from swe_ai_fleet.domain.errors import NotFound
 from swe_ai_fleet.domain.event import ExecutionStatus
 from swe_ai_fleet.domain.workflow import AgentMode, NodeType, Workflow
-from swe_ai_fleet.extensions.workflows.commands import WorkflowName, WorkflowOrder
-from swe_ai_fleet.extensions.workflows.documents import MAX_BYTES, InvalidWorkflow, WorkflowFault
-from swe_ai_fleet.extensions.workflows.reading import SUFFIXES, WorkflowCatalog, mermaid, read_catalog, read_workflow
+from swe_ai_fleet.extensions.workflows.commands import WorkflowName, WorkflowOrder, file_text, is_file
+from swe_ai_fleet.extensions.workflows.documents import InvalidWorkflow, WorkflowFault
+from swe_ai_fleet.extensions.workflows.reading import WorkflowCatalog, mermaid, read_catalog, read_workflow
 from swe_ai_fleet.extensions.workflows.tasks import nodes_of
 from swe_ai_fleet.settings import Settings, listed
 from swe_ai_fleet.tools.catalogue import operations
 from swe_ai_fleet.watching.text import one_line
-
-
-def is_file(text: str) -> bool:
-    """Whether the text names a file rather than a workflow that a fleet knows."""
-    return text.endswith(SUFFIXES) or "/" in text
-
-
-def file_text(path: Path) -> str:
-    """A workflow file's text; a file too large for the reader is cut past its limit. Raises CommandFault."""
-    try:
-        with path.open("rb") as file:
-            return file.read(MAX_BYTES + 1).decode("utf-8", "replace")
-    except OSError as error:
-        raise CommandFault(f"{path} cannot be read: {error.strerror}") from None
 
 
 async def validate(

@@ -30,6 +30,25 @@ WorkflowName = Annotated[
 ]
 
 
+def is_file(text: str) -> bool:
+    """Whether the text names a file rather than a workflow that a fleet knows."""
+    # Here and below: other commands need no reader of workflows.
+    from swe_ai_fleet.extensions.workflows.reading import SUFFIXES
+
+    return text.endswith(SUFFIXES) or "/" in text
+
+
+def file_text(path: Path) -> str:
+    """A workflow file's text; a file too large for the reader is cut past its limit. Raises CommandFault."""
+    from swe_ai_fleet.extensions.workflows.documents import MAX_BYTES
+
+    try:
+        with path.open("rb") as file:
+            return file.read(MAX_BYTES + 1).decode("utf-8", "replace")
+    except OSError as error:
+        raise CommandFault(f"{path} cannot be read: {error.strerror}") from None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkflowOrder:
     """The arguments and options of `fleet workflow run`."""
@@ -69,8 +88,6 @@ class WorkflowOrder:
         request = pb.RunWorkflowRequest()
         # Inputs are converted below, by the types that the workflow declares.
         fill(request, replace(self, given=()))
-        from swe_ai_fleet.extensions.workflows.command_runs import file_text, is_file
-
         if is_file(self.workflow):
             request.ClearField("name")
             request.definition = file_text(Path(self.workflow))
