@@ -19,7 +19,7 @@ from swe_ai_fleet.cli.screen import Screen
 from swe_ai_fleet.domain import event as events_of
 from swe_ai_fleet.domain.audit import AuditEntry
 from swe_ai_fleet.domain.budget import Usage
-from swe_ai_fleet.domain.candidate import Artifacts, Candidate, CheckKind, CheckReport, CheckResult, Delivered, Verdict
+from swe_ai_fleet.domain.candidate import Artifacts, CheckKind, CheckReport, CheckResult, Delivered, Verdict
 from swe_ai_fleet.domain.candidate import RankedCandidate as Ranked
 from swe_ai_fleet.domain.candidate import TestSummary as CountedTests
 from swe_ai_fleet.domain.context import GatheredContext
@@ -27,10 +27,11 @@ from swe_ai_fleet.domain.environment import EnvironmentDecision, EnvironmentRepo
 from swe_ai_fleet.domain.event import EventBody, ExecutionStatus
 from swe_ai_fleet.domain.memory import Memory, Recollection
 from swe_ai_fleet.domain.message import AssistantMessage, ModelReply
-from swe_ai_fleet.domain.task import PinnedRepository, RepoRef, Role, Task, TaskKind
+from swe_ai_fleet.domain.task import PinnedRepository, RepoRef, Task, TaskKind
 from swe_ai_fleet.domain.test_run import Baseline, SuiteBaseline
 from swe_ai_fleet.domain.tool import ToolResult
 from swe_ai_fleet.domain.trajectory import StopReason
+from tests.candidates import a_candidate
 from tests.event_source import EventSource, numbered, serving
 
 HOSTILE = "\x1b]0;owned\x07[bold red]look[/]\x1b[2J\u202e\r"
@@ -55,17 +56,7 @@ def told() -> list[tuple[str, EventBody]]:
     )
     names = {"execution_id": "e", "agent_id": "a", "call_id": "c", "tool": "files", "operation": "read_file"}
     entry = AuditEntry(seq=1, at="", arguments={"path": HOSTILE}, duration_ms=100, **names).sealed("")
-    candidate = Candidate(
-        candidate_id="a",
-        agent_id="a",
-        role=Role.DEV,
-        summary=HOSTILE,
-        stop_reason=StopReason.FINAL_ANSWER,
-        artifacts=ENDED.artifacts,
-        usage=USAGE,
-        audit_head=entry.hash,
-        submitted_at="",
-    )
+    candidate = a_candidate("a", summary=HOSTILE, artifacts=ENDED.artifacts, usage=USAGE, audit_head=entry.hash)
     tests = replace(TESTS, shown=("t",), message=HOSTILE)
     report = CheckReport(
         candidate_id="a", results=(tests,), verdict=Verdict.VERIFIED, reasons=(f"tests: {HOSTILE}",), tree="t"

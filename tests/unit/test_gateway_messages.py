@@ -24,28 +24,17 @@ from swe_ai_fleet.domain.event import (
     RunLost,
     SubtaskEnded,
 )
-from swe_ai_fleet.domain.message import ToolCall
 from swe_ai_fleet.domain.review import VerifierScore
 from swe_ai_fleet.domain.subtask import SubtaskOutcome
-from swe_ai_fleet.domain.task import ApprovalPolicy
 from swe_ai_fleet.domain.workflow import NodeStatus
 from tests.event_source import a_deliberation, numbered
+from tests.sampling import sample
 from tests.tables import table
 
 Told = tuple[str, EventBody]
 KINDS = {"status", "node_update", "log", "completion", "error"}
-REQUEST = ApprovalRequest(
-    approval_id="a-1",
-    agent_id="agent-dev-1",
-    policy=ApprovalPolicy.RISKY,
-    goal="g",
-    approach="rm -r build",
-    call=ToolCall(call_id="c", model_call_id="", name="shell_run_command", arguments="{}"),
-    step=1,
-    requested_at="2026-01-01T00:00:00+00:00",
-)
 OTHERS: tuple[Told, ...] = (
-    ("agent-dev-1", ApprovalRequested(request=REQUEST)),
+    ("agent-dev-1", ApprovalRequested(request=sample(ApprovalRequest, approval_id="a-1"))),
     ("_", ApprovalResolved(resolution=ApprovalResolution(approval_id="a-1", decision=ApprovalDecision.APPROVED))),
     ("~", CancelRequested(reason="enough")),
     ("_", RunLost(lost_agent_id="agent-dev-2", reason="its process died")),

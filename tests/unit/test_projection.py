@@ -51,15 +51,8 @@ class Heads:
 
 
 def event(execution_id: str, body: ev.EventBody, *, at: str = "12:00", tenant: str = "acme") -> ev.Event:
-    return ev.Event(
-        id=f"{execution_id}/{body.type}",
-        tenant=tenant,
-        execution_id=execution_id,
-        task_id="t",
-        agent_id=ev.EXECUTION_SUBJECT,
-        at=f"2026-01-01T{at}:00.000+00:00",
-        body=body,
-    )
+    writer = ev.Writer(tenant=tenant, execution_id=execution_id, task_id="t")
+    return writer.event(body, ordinal=1, at=f"2026-01-01T{at}:00.000+00:00")
 
 
 def begun(execution_id: str, *, at: str = "12:00", **changes: object) -> ev.Event:

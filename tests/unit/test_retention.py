@@ -10,11 +10,10 @@ from hypothesis import strategies as st
 
 from swe_ai_fleet.adapters.jetstream import StreamSettings
 from swe_ai_fleet.domain import event as ev
-from swe_ai_fleet.domain.budget import Usage
-from swe_ai_fleet.domain.task import PinnedRepository, RepoRef, Task, TaskKind
 from swe_ai_fleet.in_process import MemoryLog
 from swe_ai_fleet.orchestrator.projection import Projection
 from tests.tables import table
+from tests.unit.test_projection import ENDED, begun
 
 DAY = 86_400.0
 
@@ -30,37 +29,27 @@ def test_blobs_outlive_events_and_buckets_do_not(kept: float, wanted: float) -> 
 
 
 async def _say(log: MemoryLog, execution_id: str, *bodies: ev.EventBody) -> None:
-    own = ev.Writer(tenant="default", execution_id=execution_id, task_id=execution_id, generation=1)
+    own = ev.Writer(tenant="acme", execution_id=execution_id, task_id=execution_id, generation=1)
     for body in bodies:
         await log.tell(own, body)
-
-
-def _started(name: str) -> ev.ExecutionStarted:
-    task = Task(task_id=name, kind=TaskKind.DELIBERATE, description="x", repo=RepoRef(location="/r"))
-    return ev.ExecutionStarted(
-        task=task, repository=PinnedRepository(tenant="default", location="r", commit="c" * 40), fingerprint="f"
-    )
-
-
-_ENDED = ev.ExecutionFinished(status=ev.ExecutionStatus.COMPLETED, winner_id="", usage=Usage(), duration_ms=1)
 
 
 @table(("kept", "forgotten"), [(100.0, True), (0.0, False), (1000.0, False)])
 async def test_what_is_over_and_older_than_the_log_is_forgotten(kept: float, forgotten: bool) -> None:
     log, now = MemoryLog(), [datetime.now(UTC).timestamp()]
     projection = Projection(log, kept_seconds=kept, clock=lambda: now[0])
-    await _say(log, "over", _started("over"), _ENDED, ev.ResultPublished())
-    await _say(log, "open", _started("open"))
+    await _say(log, "over", begun("over").body, ENDED, ev.ResultPublished())
+    await _say(log, "open", begun("open").body)
     await projection.start()
     try:
-        assert {state.execution_id for state in projection.select("default")} == {"over", "open"}
+        assert {state.execution_id for state in projection.select("acme")} == {"over", "open"}
         now[0] += 999 if not forgotten else 101
-        await _say(log, "next", _started("next"), _ENDED)
+        await _say(log, "next", begun("next").body, ENDED)
         async with asyncio.timeout(5):
-            await projection.finished("default", "next")
-        assert (projection.get("default", "over") is None) is forgotten
-        assert (projection.end_sequence("default", "over") == 0) is forgotten
+            await projection.finished("acme", "next")
+        assert (projection.get("acme", "over") is None) is forgotten
+        assert (projection.end_sequence("acme", "over") == 0) is forgotten
         # What is not over stays, however old: somebody has to end it.
-        assert projection.get("default", "open") is not None
+        assert projection.get("acme", "open") is not None
     finally:
         await projection.stop()

@@ -29,6 +29,7 @@ from swe_ai_fleet.domain.event import (
     ToolFinished,
     ToolStarted,
     WorkspaceCheckpointed,
+    Writer,
 )
 from swe_ai_fleet.domain.message import (
     AssistantMessage,
@@ -40,25 +41,18 @@ from swe_ai_fleet.domain.message import (
     UserMessage,
 )
 from swe_ai_fleet.domain.run import INTERRUPTED, SUB_AGENT, RunState, fold_run, interrupted, sub_agent_usage
-from swe_ai_fleet.domain.task import ApprovalPolicy
 from swe_ai_fleet.domain.tool import Outcome, ToolResult
 from swe_ai_fleet.domain.trajectory import Plan, PlanStep, StopReason
+from tests.sampling import sample
 
 AGENT = "agent-dev-1"
 OPENING: tuple[Message, ...] = (SystemMessage(content="s"), UserMessage(content="u"))
 
 
 def events(bodies: list[EventBody], *, agent_id: str = AGENT) -> list[Event]:
+    writer = Writer(tenant="default", execution_id="e", task_id="t", agent_id=agent_id)
     return [
-        Event(
-            id=f"e/{agent_id}/1/{number}",
-            tenant="default",
-            execution_id="e",
-            task_id="t",
-            agent_id=agent_id,
-            at=f"2026-01-01T00:{number // 60:02}:{number % 60:02}+00:00",
-            body=body,
-        )
+        writer.event(body, ordinal=number, at=f"2026-01-01T00:{number // 60:02}:{number % 60:02}+00:00")
         for number, body in enumerate(bodies)
     ]
 
@@ -73,16 +67,7 @@ def reply(number: int, *call_ids: str) -> ModelReplied:
 
 
 def entry(call_id: str, outcome: Outcome = Outcome.SUCCESS) -> AuditEntry:
-    return AuditEntry(
-        seq=1,
-        at="",
-        execution_id="e",
-        agent_id=AGENT,
-        call_id=call_id,
-        tool="files",
-        operation="write_file",
-        outcome=outcome,
-    )
+    return sample(AuditEntry, call_id=call_id, tool="files", operation="write_file", outcome=outcome)
 
 
 def started(call_id: str) -> ToolStarted:
@@ -100,16 +85,7 @@ def folded(*bodies: EventBody) -> RunState:
 
 def asked(**usage: Any) -> ApprovalRequested:
     """A question of its own, about a plan."""
-    request = ApprovalRequest(
-        approval_id="p1",
-        agent_id=AGENT,
-        policy=ApprovalPolicy.PLAN,
-        goal="g",
-        approach="a",
-        call=ToolCall(call_id="a", model_call_id="a", name="propose_approach", arguments="{}"),
-        step=1,
-        requested_at="2026-01-01T00:00:03+00:00",
-    )
+    request = sample(ApprovalRequest, approval_id="p1", agent_id=AGENT)
     return ApprovalRequested(request=request, usage=Usage(**usage))
 
 
