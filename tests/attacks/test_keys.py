@@ -55,11 +55,3 @@ def test_profiles_take_a_key_along_to_the_same_address_alone() -> None:
     assert keys(other_model(settings, url=OTHER)) == {OTHER: ""}
     assert keys(other_model(settings, url=f"{OWN},{OTHER}")) == {OWN: "", OTHER: ""}
     assert keys(other_model(settings, url=OTHER, api_key="k-other")) == {OTHER: "k-other"}
-
-
-def test_another_address_gets_no_key_that_was_not_given_for_it() -> None:
-    settings = Settings(model_url=OWN, model_api_key="k-own", model="m")
-    assert keys(other_model(settings, model="n")) == {OWN: "k-own"}
-    assert keys(other_model(settings, url=OTHER)) == {OTHER: ""}
-    assert keys(other_model(settings, url=f"{OWN},{OTHER}")) == {OWN: "", OTHER: ""}
-    assert keys(other_model(settings, url=OTHER, api_key="k-other")) == {OTHER: "k-other"}
