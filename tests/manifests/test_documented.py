@@ -16,7 +16,7 @@ from tests.manifests.kubectl import binary
 from tests.manifests.objects import built
 
 ROOT = Path(__file__).parents[2]
-# What `fleet init --kubernetes` writes; tests/unit/test_cli_init.py looks at it.
+# What `fleet init --kubernetes` writes; tests/unit/test_installation.py looks at it.
 _MADE = ("installation/", "DIR", "SITE")
 _KINDS = {"deployment": "Deployment", "statefulset": "StatefulSet", "service": "Service", "job": "Job"}
 

@@ -253,24 +253,6 @@ async def test_cancelling_stops_the_agents_and_keeps_what_was_done(world: World)
     assert [json.loads(one.payload)["status"] for one in world.log.results] == ["cancelled"] * 2
 
 
-async def stored(world: World, task: Task, *more: ev.EventBody) -> None:
-    """An acceptance, and what else was said, of an orchestrator that is gone."""
-    writer = ev.Writer(tenant=task.tenant, execution_id=task.execution_id, task_id=task.task_id, generation=0)
-    repository = await world.workspaces.pin(task.tenant, task.repo)
-    async with world.log.journal(writer, fresh=True) as journal:
-        for body in (ev.ExecutionStarted(task=task, repository=repository, fingerprint=task.fingerprint()), *more):
-            await journal.append(body)
-
-
-async def test_a_result_that_was_not_told_is_told_at_the_next_start(world: World):
-    task = a_task()
-    await stored(world, task, ev.ExecutionFinished(status=ev.ExecutionStatus.FAILED, error="power cut"))
-    async with world.running() as executions:
-        await published(executions, task.execution_id)
-    assert [json.loads(one.payload)["error"] for one in world.log.results] == ["power cut"]
-    assert world.fleet.begun == []
-
-
 async def test_the_same_task_again_is_the_same_execution(world: World):
     async with world.running() as executions:
         first = await executions.submit(a_task())
@@ -338,16 +320,3 @@ async def test_a_bad_task_leaves_no_trace_and_nothing_is_accepted_while_no_model
         assert world.log.events == []
         world.model.fault = None
         assert not (await executions.submit(a_task())).existed
-
-
-async def test_an_acceptance_that_was_stored_but_never_answered_is_driven_all_the_same(world: World):
-    task = a_task()
-    async with world.running() as executions:
-        await stored(world, task)
-        submissions = await asyncio.gather(*(executions.submit(task) for _ in range(5)))
-        assert all(one.existed for one in submissions)
-        state = await executions.wait(task.tenant, task.execution_id)
-        await published(executions, task.execution_id)
-        await executions.submit(task)
-    assert state.status is ev.ExecutionStatus.COMPLETED
-    assert len(world.fleet.begun) == 3

@@ -25,6 +25,7 @@ from swe_ai_fleet.domain.task import DEFAULT_TENANT, Task
 from swe_ai_fleet.in_process import MemoryLog
 from swe_ai_fleet.orchestrator.judging import PEERS, Verifier, pairs
 from swe_ai_fleet.tools.secrets import Secrets
+from tests.recorded_runs import cut
 from tests.scripted_fleet import FAILED, PASSED, PROVEN, ScriptedRun
 from tests.unit.test_executions import World, a_task
 
@@ -309,19 +310,6 @@ def scripted(**more: Any) -> World:
     return world
 
 
-def begins_with(log: MemoryLog, count: int) -> MemoryLog:
-    """A log that ends where its writers died."""
-    copy = MemoryLog()
-    copy._blobs = dict(log._blobs)
-    for record in log._records[:count]:
-        tenant, execution_id, agent_id = record.subject
-        writer = ev.Writer(
-            tenant=tenant, execution_id=execution_id, task_id="task-1", agent_id=agent_id, generation=record.generation
-        )
-        copy.store(writer, record.ordinal, record.data)
-    return copy
-
-
 INSIDE = (ev.RunStarted, ev.ModelReplied, ev.ToolStarted, ev.ToolFinished)
 """Events inside an agent's run: whoever takes over does the same behind each of them."""
 
@@ -337,7 +325,7 @@ async def taken_over(
     for count in range(first, last):
         if isinstance(whole.events[count - 1].body, INSIDE):
             continue
-        world = script(log=begins_with(whole, count))
+        world = script(log=cut(whole, count))
         before = [event.body for event in world.log.events]
         async with world.running() as executions:
             yield count, world, await executions.wait(DEFAULT_TENANT, task.execution_id), before
