@@ -191,6 +191,5 @@ def named(report: CheckReport, name: str) -> CheckResult:
 
 
 def new_tests(**cases: str) -> str:
-    """A test file with one test for each case."""
     head = "import pytest\n\nimport durations\n"
     return head + "".join(f"\n\ndef test_{name}():\n    {body}\n" for name, body in cases.items())

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from swe_ai_fleet.agents.run_deps import RunDeps, RunRecorder
+from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.domain.budget import Prices
 from swe_ai_fleet.domain.candidate import Artifacts, Candidate
 from swe_ai_fleet.domain.environment import Environment
@@ -25,13 +26,17 @@ SECRET = "hunter2-hunter2-hunter2"
 def cut(log: MemoryLog, count: int) -> MemoryLog:
     """A log that holds the first so many events of another and all of its blobs: what a process that died leaves."""
     left = MemoryLog()
-    left._blobs = dict(log._blobs)
-    for record in log._records[:count]:
-        tenant, execution_id, agent_id = record.subject
+    left._blobs = log._blobs
+    for event in log.events[:count]:
+        _, _, generation, ordinal = event.id.split("/")
         writer = Writer(
-            tenant=tenant, execution_id=execution_id, task_id="t", agent_id=agent_id, generation=record.generation
+            tenant=event.tenant,
+            execution_id=event.execution_id,
+            task_id=event.task_id,
+            agent_id=event.agent_id,
+            generation=int(generation),
         )
-        left.store(writer, record.ordinal, record.data)
+        left.store(writer, int(ordinal), to_json(event))
     return left
 
 

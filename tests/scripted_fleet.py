@@ -232,7 +232,6 @@ class ScriptedFleet:
                 raise TypeError(f"no script for {type(assignment).__name__}")
 
     async def _run(self, assignment: CodingAssignment) -> Candidate:
-        """Carry out one scripted run. Raises the script's fault."""
         self._authors[assignment.agent_id] = assignment.author_id or assignment.agent_id
         script = self._script(assignment.agent_id)
         async with self.storage.journal(writer_of(assignment)) as journal:
@@ -269,7 +268,6 @@ class ScriptedFleet:
             return await self._hand_in(assignment, script, head, journal)
 
     def _check(self, assignment: CheckAssignment) -> CheckReport:
-        """The evidence that the script says. Raises the script's fault."""
         self.checked.append(assignment)
         if assignment.patch is None and assignment.repository.commit == DELIVERED_COMMIT:
             return _report(assignment, self.delivered)
@@ -284,7 +282,6 @@ class ScriptedFleet:
         return self.runs.get(agent_id) or self.runs.get(author, self.default)
 
     def _review(self, assignment: ReviewAssignment) -> Review:
-        """What the script's reviewer says."""
         self.reviewed.append(assignment)
         say = self.reviewing or _accepts
         said = {
@@ -304,7 +301,6 @@ class ScriptedFleet:
         return Review(critiques=tuple(said[name] for name in asked), vote=vote)
 
     async def _derive(self, assignment: DeriveAssignment) -> Derivation:
-        """How the script's planner splits a task."""
         self.derived.append(assignment)
         return (self.deriving or _whole)(assignment)
 

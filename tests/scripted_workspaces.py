@@ -48,7 +48,6 @@ class ScriptedWorkspaces:
         )
 
     async def pin_image(self, tenant: str, spec: EnvironmentSpec) -> EnvironmentSpec:
-        """As it is."""
         return spec
 
     async def environment(self, repository: PinnedRepository, spec: EnvironmentSpec) -> Environment:

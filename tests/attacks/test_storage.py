@@ -51,7 +51,6 @@ async def log(nats_server: EmbeddedNats) -> AsyncIterator[JetStream]:
 
 
 async def held(log: JetStream) -> int:
-    """The bytes of all blobs in NATS."""
     return (await log.usage())["OBJ_agent-blobs"].bytes
 
 

@@ -83,7 +83,6 @@ class Case:
 
     @property
     def text(self) -> str:
-        """The body of the answer."""
         if self.body is not None:
             return self.body if isinstance(self.body, str) else json.dumps(self.body)
         message = self.message
@@ -154,8 +153,6 @@ class _Noting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ran:
-    """What a run did."""
-
     trajectory: Trajectory
     calls: list[tuple[str, dict[str, Any]]]
     history: History

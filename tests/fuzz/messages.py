@@ -104,5 +104,4 @@ def _scalar(field: FieldDescriptor, dice: random.Random) -> Any:
 
 
 def message_of(descriptor: Descriptor) -> Message:
-    """An empty message of a kind."""
     return GetMessageClass(descriptor)()

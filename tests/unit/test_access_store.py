@@ -270,8 +270,6 @@ async def test_claims_are_translated(world: AccessWorld) -> None:
 
 @dataclass(kw_only=True)
 class KeyServer:
-    """Serves keys over https."""
-
     url: str = ""
     answer: bytes = b""
     status: int = 200

@@ -22,8 +22,6 @@ from tests.tool_doubles import PUBLIC, Detour, Names, served
 
 
 class Site:
-    """A web site, and what it was asked."""
-
     def __init__(self) -> None:
         self.asked: list[tuple[str, dict[str, str]]] = []
         self.page = ""

@@ -180,15 +180,6 @@ def test_entries_of_another_agent_do_not_count() -> None:
     assert fault is not None and "belongs to b" in fault.reason
 
 
-def test_a_take_over_begins_a_chain_of_its_own() -> None:
-    unfinished = run_of("a", 3)[:4]
-    verdicts = verify_events(events(*unfinished, *run_of("a", 2, generation=2)))
-    assert [(v.run, v.entries, v.intact, bool(v.recorded_head)) for v in verdicts] == [
-        (1, 3, True, False),
-        (2, 2, True, True),
-    ]
-
-
 def test_the_first_event_that_cannot_be_read_is_named() -> None:
     log = events(*run_of("a"))
     log[2].payload_json = log[4].payload_json = "{\n"

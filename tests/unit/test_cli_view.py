@@ -31,7 +31,7 @@ from swe_ai_fleet.domain.environment import EnvironmentDecision, EnvironmentRepo
 from swe_ai_fleet.domain.event import EventBody, ExecutionStatus
 from swe_ai_fleet.domain.memory import Memory, Recollection
 from swe_ai_fleet.domain.message import AssistantMessage, ModelReply
-from swe_ai_fleet.domain.task import PinnedRepository, RepoRef, Task, TaskKind
+from swe_ai_fleet.domain.task import PinnedRepository, TaskKind
 from swe_ai_fleet.domain.test_run import Baseline, SuiteBaseline
 from swe_ai_fleet.domain.tool import ToolResult
 from swe_ai_fleet.domain.trajectory import StopReason
@@ -39,6 +39,7 @@ from swe_ai_fleet.watching import clean, one_line, visible
 from tests.candidates import a_candidate
 from tests.event_source import EventSource, numbered, serving
 from tests.tables import table
+from tests.unit.test_executions import a_task
 
 HOSTILE = "\x1b]0;owned\x07[bold red]look[/]\x1b[2J\u202e\r"
 LOOK = "[bold red]look[/]"
@@ -57,9 +58,7 @@ ENDED = events_of.RunFinished(
 
 def told() -> list[tuple[str, EventBody]]:
     """An execution with a winner, a lost agent and hostile words in each place."""
-    task = Task(
-        task_id="t", kind=TaskKind.ORCHESTRATE, description=f"Fix {HOSTILE}", repo=RepoRef(location="/r"), num_agents=2
-    )
+    task = a_task("t", kind=TaskKind.ORCHESTRATE, description=f"Fix {HOSTILE}", num_agents=2)
     names = {"execution_id": "e", "agent_id": "a", "call_id": "c", "tool": "files", "operation": "read_file"}
     entry = AuditEntry(seq=1, at="", arguments={"path": HOSTILE}, duration_ms=100, **names).sealed("")
     candidate = a_candidate("a", summary=HOSTILE, artifacts=ENDED.artifacts, usage=USAGE, audit_head=entry.hash)

@@ -21,7 +21,7 @@ from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.fleet_status import Component, MachineStatus
 from swe_ai_fleet.domain.memory import Memory, Recommendation, WorkOutcome
 from tests.orchestrator_service import REPO, Service, deliberation, orchestration
-from tests.sampling import sample, whole_state
+from tests.sampling import missing, sample, whole_state
 from tests.tables import table
 
 GOLDEN = Path(__file__).with_name("golden_wire.json")
@@ -40,15 +40,6 @@ SENT: Mapping[str, tuple[type[Message], Any]] = {
 }
 CALLED = {"node": "NodeStatus", "outcome": "Outcome"}
 """Types that had another name when the golden file was written."""
-
-
-def missing(before: Any, now: Any, place: str = "") -> list[str]:
-    """Where what was said before is not said any more, or differs."""
-    if isinstance(before, dict) and isinstance(now, dict):
-        return [one for key in before for one in missing(before[key], now.get(key), f"{place}.{key}")]
-    if isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
-        return [one for i, pair in enumerate(zip(before, now, strict=True)) for one in missing(*pair, f"{place}[{i}]")]
-    return [] if before == now else [f"{place}: {before!r} became {now!r}"]
 
 
 @table("name", SENT)

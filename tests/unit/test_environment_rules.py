@@ -49,14 +49,12 @@ TEST = {"tests/test_a.py": "import pytest\n"}
 PYTEST = "python3 -m pytest -q"
 
 
-def repository(files: Mapping[str, str], *, versions_tagged: bool = False, until: str = "") -> RepositoryFiles:
-    return RepositoryFiles(files=dict.fromkeys(files, "1"), texts=files, versions_tagged=versions_tagged, until=until)
+def repository(files: Mapping[str, str], *, until: str = "") -> RepositoryFiles:
+    return RepositoryFiles(files=dict.fromkeys(files, "1"), texts=files, until=until)
 
 
-def made(files: Mapping[str, str], directory: str = "", *, versions_tagged: bool = False) -> Recipe:
-    return detect(
-        repository(files, versions_tagged=versions_tagged), EnvironmentSpec(), MACHINE, TOOLING, directory=directory
-    )
+def made(files: Mapping[str, str], directory: str = "") -> Recipe:
+    return detect(repository(files), EnvironmentSpec(), MACHINE, TOOLING, directory=directory)
 
 
 def asked_of_pip(step: RecipeStep) -> str:

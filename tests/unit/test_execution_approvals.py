@@ -113,19 +113,6 @@ async def test_nobody_answers_in_time(world: World, restart: bool):
     assert (resolution.approver, resolution.decision) == ("time-out", ApprovalDecision.REJECTED)
 
 
-async def test_cancelled_while_it_waits_and_answers_afterwards(world: World):
-    world.fleet.default = ScriptedRun(asks=1)
-    async with world.running() as executions:
-        execution_id = (await executions.submit(a_task())).execution_id
-        await waiting(executions, execution_id, 3)
-        state = await executions.cancel(DEFAULT_TENANT, execution_id)
-        assert (state.status, state.pending) == (ExecutionStatus.CANCELLED, ())
-        assert {agent.stop_reason for name, agent in state.agents.items() if name != "_"} <= {"cancelled"}
-        for said in (decision(), decision("agent-dev-1.1")):
-            with pytest.raises(PreconditionFailed, match="has ended"):
-                await executions.resolve(DEFAULT_TENANT, execution_id, said)
-
-
 async def test_which_one_is_meant(world: World):
     world.fleet.default = ScriptedRun(asks=1)
     async with world.running() as executions:

@@ -27,11 +27,11 @@ from swe_ai_fleet.domain.errors import (
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, Delivery, RepoRef, Task, TaskKind
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.in_process import MemoryLog
-from swe_ai_fleet.orchestrator.execution_context import ExecutionDeps, Workflows
+from swe_ai_fleet.orchestrator.execution_context import Workflows
 from swe_ai_fleet.orchestrator.executions import Executions, Room
 from swe_ai_fleet.orchestrator.judging import Verifier
 from swe_ai_fleet.orchestrator.projection import over
-from tests.scripted_fleet import FAILED, PASSED, ScriptedFleet, ScriptedModel, ScriptedRun
+from tests.scripted_fleet import FAILED, PASSED, ScriptedFleet, ScriptedModel, ScriptedRun, execution_deps
 from tests.scripted_workspaces import DELIVERED_COMMIT, ScriptedWorkspaces
 
 SECONDS = 10
@@ -62,24 +62,13 @@ class World:
 
     @asynccontextmanager
     async def running(self, *, owner: str = "test", **options: object) -> AsyncIterator[Executions]:
-        deps = ExecutionDeps(
-            log=self.log,
-            blobs=self.log,
-            results=self.log,
-            fleet=self.fleet,
-            workspaces=self.workspaces,
-            model=self.model,
-            owner=owner,
-            pauses=(0.0, 0.0),
-            verifier=self.verifier,
-            signer=self.signer,
-            workflows=self.workflows,
-        )
+        given = {"fleet": self.fleet, "workspaces": self.workspaces, "model": self.model, "workflows": self.workflows}
+        judged = {"verifier": self.verifier, "signer": self.signer}
+        deps = execution_deps(self.log, owner=owner, pauses=(0.0, 0.0), **given, **judged)
         async with asyncio.timeout(SECONDS), Executions(deps, **options) as executions:
             yield executions
 
     async def run(self, task: Task):
-        """The state that a task ends in."""
         async with self.running() as executions:
             submission = await executions.submit(task)
             return await executions.wait(task.tenant, submission.execution_id)

@@ -32,7 +32,6 @@ SEGMENTS = st.sampled_from(["..", ".", "", "src", "main.py", "out", "back", "up"
 
 @pytest.fixture(scope="module")
 def maze(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A workspace with links in all directions."""
     base = tmp_path_factory.mktemp("maze")
     root = base / "work"
     (root / "src/deep").mkdir(parents=True)

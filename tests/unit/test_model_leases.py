@@ -77,27 +77,6 @@ def played(quota: CallQuota, **made: Any) -> Callable[[Scene], Callable[[], None
     return lambda scene: lambda: play(ScriptedLedger(**made), quota, scene)
 
 
-@played(CALLS)
-async def test_nobody_is_asked_before_there_is_a_call_nor_told_farewell(
-    _: LeasedAdmission, ledger: ScriptedLedger
-) -> AsyncIterator[None]:
-    await asyncio.sleep(60)
-    yield  # and the process ends
-    assert ledger.asked == []
-
-
-@played(CALLS)
-async def test_the_lease_is_renewed_before_it_ends_while_a_call_is_under_way(
-    admission: LeasedAdmission, ledger: ScriptedLedger
-) -> AsyncIterator[None]:
-    await admission.admit(0)
-    await asyncio.sleep(10)
-    admission.settle(0, 0)
-    yield  # and the process ends
-    # A pause after each answer, then a third of the lease.
-    assert ledger.times[:4] == pytest.approx([number * (AGAIN + LEASE / 3) for number in range(4)], abs=0.002)
-
-
 @played(CALLS, slots=2)
 async def test_a_call_that_takes_the_last_place_has_more_asked_for_at_once(
     admission: LeasedAdmission, ledger: ScriptedLedger

@@ -56,8 +56,6 @@ def says(
 
 
 class Look(NamedTuple):
-    """What one reviewer was asked of one candidate."""
-
     reviewer_id: str
     round: int
     candidate: Candidate
@@ -155,22 +153,14 @@ async def test_an_answer_alone_goes_back_to_who_objected_and_may_end_the_objecti
     assert {one.judge_id: one.answers for one in world.fleet.judged}[TWO] == {ONE: answer}
 
 
-def shown(
-    on: str, *, passes_on_own: bool = True, passes_on: tuple[str, ...] = (), fails_on: tuple[str, ...] = ()
-) -> Callable[[ReviewAssignment, Subject], Critique]:
+def shown(on: str, *, passes_on_own: bool) -> Callable[[ReviewAssignment, Subject], Critique]:
     """A reviewer who shows a fault of one candidate by a command."""
 
     def review(assignment: ReviewAssignment, subject: Subject) -> Critique:
         if subject.candidate.candidate_id != on or assignment.reviewer_id != TWO:
             return says(assignment, subject)
-        proof = Proof(
-            command="python check.py",
-            outcome=ProofOutcome.REPRODUCED,
-            seen="exit code 1",
-            passes_on_own=passes_on_own,
-            passes_on=passes_on,
-            fails_on=fails_on,
-        )
+        reproduced = {"outcome": ProofOutcome.REPRODUCED, "seen": "exit code 1"}
+        proof = Proof(command="python check.py", passes_on_own=passes_on_own, **reproduced)
         return says(assignment, subject, ReviewVerdict.ACCEPT, 1.0, replace(MUST_FIX, proof=proof))
 
     return review
