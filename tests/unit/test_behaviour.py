@@ -1,7 +1,5 @@
 """Equal behaviour: what a normalised patch leaves out, and what it must not."""
 
-from __future__ import annotations
-
 import difflib
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Audit chains rebuilt from events."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import replace

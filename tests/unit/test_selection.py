@@ -1,7 +1,5 @@
 """Ranking: what evidence may and may not do."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from math import inf
 
