@@ -323,3 +323,12 @@ def test_any_prefix_folds_to_a_well_formed_history(data: st.DataObject):
         assert len(set(seen)) == len(seen)
         assert set(seen) <= set(asked)
     assert state.usage.model_calls == sum(isinstance(body, ev.ModelReplied) for body in (*first, *rest))
+
+
+def test_the_time_between_two_hosts_does_not_count():
+    first = events([*BEGIN, reply(1, "a")])
+    later = [
+        replace(event, at=f"2026-01-01T02:00:0{number}+00:00")
+        for number, event in enumerate(events([ev.RunClaimed(generation=2, host="h", resumes=True), finished("a")]))
+    ]
+    assert fold_run([*first, *later], AGENT).usage.duration_ms == 2000 + 1000
