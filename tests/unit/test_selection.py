@@ -409,7 +409,7 @@ def test_equal_scores_fall_to_the_better_evidence():
 def test_the_architect_decides_alone_or_not_at_all() -> None:
     found, alone = [candidate("a"), candidate("b")], votes("b", "ab", by=ARCHITECT)
     (first, _) = rank(found, PASSING, votes=alone)
-    assert first.reason.startswith("unverified: dry_run: 7 passed; the architect's choice")
+    assert first.reason.startswith("unverified: dry_run: 7 passed; the architect's choice (1 of 1 votes); ")
     first, second = rank(found, PASSING, votes=[*alone, *votes("aa", "ab", by="judge")])
     assert (first.candidate_id, first.votes, second.votes) == ("a", 0.6667, 0.3333)
     assert "architect" not in first.reason + second.reason
