@@ -1,7 +1,5 @@
 """Tenants, tokens and keys for tests: an access file, and everything that somebody may show who is in it or is not."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import hmac
@@ -75,7 +73,6 @@ def claims(**more: Any) -> dict[str, Any]:
 
 
 def unsigned(told: dict[str, Any], header: dict[str, Any]) -> str:
-    """A token without its signature."""
     return ".".join(_part(json.dumps(one).encode()) for one in (header, told))
 
 
@@ -162,8 +159,6 @@ class AccessWorld:
 
 @dataclass(frozen=True, kw_only=True)
 class Authority:
-    """Signs certificates."""
-
     key: ec.EllipticCurvePrivateKey = field(default_factory=lambda: ec.generate_private_key(ec.SECP256R1()))
     name: str = "Test authority"
 

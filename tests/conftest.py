@@ -1,7 +1,5 @@
 """What several suites share: one NATS server, one scripted model, one running fleet for the whole run."""
 
-from __future__ import annotations
-
 import gc
 import os
 import re

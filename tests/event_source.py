@@ -1,7 +1,5 @@
 """A gRPC server that has executions' events and streams them as the orchestrator does, and events to fill it with."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
@@ -15,21 +13,9 @@ import grpc.aio
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
 from swe_ai_fleet.codec import to_json
+from swe_ai_fleet.domain import event as ev
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import Artifacts
-from swe_ai_fleet.domain.event import (
-    CandidatesRanked,
-    CandidateSubmitted,
-    EventBody,
-    ExecutionClaimed,
-    ExecutionFinished,
-    ExecutionStarted,
-    ExecutionStatus,
-    ModelReplied,
-    RunClaimed,
-    RunFinished,
-    RunStarted,
-)
 from swe_ai_fleet.domain.message import AssistantMessage, ModelReply, SystemMessage, ToolCall
 from swe_ai_fleet.domain.task import PinnedRepository, RepoRef, Task, TaskKind
 from swe_ai_fleet.domain.tool import ToolResult
@@ -105,7 +91,7 @@ async def serving(source: EventSource, port: int = 0) -> AsyncGenerator[int]:
         await server.stop(None)
 
 
-def numbered(execution_id: str, told: Sequence[tuple[str, EventBody]], *, first: int = 1) -> list[pb.ExecutionEvent]:
+def numbered(execution_id: str, told: Sequence[tuple[str, ev.EventBody]], *, first: int = 1) -> list[pb.ExecutionEvent]:
     """Bodies and who says them, as stored events that follow each other."""
     return [
         pb.ExecutionEvent(
@@ -122,7 +108,7 @@ def numbered(execution_id: str, told: Sequence[tuple[str, EventBody]], *, first:
     ]
 
 
-def a_deliberation(*, agents: int = 3, steps: int = 20, output: str = _OUTPUT) -> list[tuple[str, EventBody]]:
+def a_deliberation(*, agents: int = 3, steps: int = 20, output: str = _OUTPUT) -> list[tuple[str, ev.EventBody]]:
     """What a deliberation leaves in the log, its agents' events mixed; each of their tools prints `output`."""
     names = [f"agent-dev-{number}" for number in range(1, agents + 1)]
     runs = [_run(name, steps, output) for name in names]
@@ -136,18 +122,23 @@ def a_deliberation(*, agents: int = 3, steps: int = 20, output: str = _OUTPUT) -
     )
     pinned = PinnedRepository(tenant="default", location="r", commit="c" * 40)
     return [
-        ("_", ExecutionStarted(task=task, repository=pinned, fingerprint="f")),
-        ("_", ExecutionClaimed(generation=1, owner="orchestrator")),
+        ("_", ev.ExecutionStarted(task=task, repository=pinned, fingerprint="f")),
+        ("_", ev.ExecutionClaimed(generation=1, owner="orchestrator")),
         *(event for together in zip(*runs, strict=True) for event in together),
-        ("_", CandidatesRanked(ranking=(), winner_id=names[0])),
-        ("_", ExecutionFinished(status=ExecutionStatus.COMPLETED, winner_id=names[0], usage=Usage(), duration_ms=9)),
+        ("_", ev.CandidatesRanked(ranking=(), winner_id=names[0])),
+        (
+            "_",
+            ev.ExecutionFinished(status=ev.ExecutionStatus.COMPLETED, winner_id=names[0], usage=Usage(), duration_ms=9),
+        ),
     ]
 
 
-def _run(agent_id: str, steps: int, output: str) -> list[tuple[str, EventBody]]:
-    bodies: list[EventBody] = [
-        RunClaimed(generation=1, host="host"),
-        RunStarted(role="DEV", model="m", messages=(SystemMessage(content="You mend."),), tools=("files_read_file",)),
+def _run(agent_id: str, steps: int, output: str) -> list[tuple[str, ev.EventBody]]:
+    bodies: list[ev.EventBody] = [
+        ev.RunClaimed(generation=1, host="host"),
+        ev.RunStarted(
+            role="DEV", model="m", messages=(SystemMessage(content="You mend."),), tools=("files_read_file",)
+        ),
     ]
     chain = AuditChain()
     who = {"at": "2026-01-01T00:00:00+00:00", "execution_id": "e", "agent_id": agent_id}
@@ -159,10 +150,10 @@ def _run(agent_id: str, steps: int, output: str) -> list[tuple[str, EventBody]]:
             finish_reason="tool_calls",
             usage=Usage(prompt_tokens=900, completion_tokens=40, model_calls=1),
         )
-        bodies.append(ModelReplied(step=step, reply=reply, duration_ms=500))
+        bodies.append(ev.ModelReplied(step=step, reply=reply, duration_ms=500))
         result = ToolResult(success=True, operation="files_read_file", content=output)
         bodies += chain.call(result, call_id=call.call_id, **who, **what)
     ended = {"stop_reason": StopReason.FINAL_ANSWER, "usage": Usage(), "audit_head": chain.head}
-    bodies.append(RunFinished(artifacts=Artifacts(), **ended))
+    bodies.append(ev.RunFinished(artifacts=Artifacts(), **ended))
     candidate = a_candidate(agent_id, summary="Done.", artifacts=Artifacts(), **ended)
-    return [*((agent_id, body) for body in bodies), ("_", CandidateSubmitted(candidate=candidate))]
+    return [*((agent_id, body) for body in bodies), ("_", ev.CandidateSubmitted(candidate=candidate))]

@@ -1,7 +1,5 @@
 """Repositories and candidates that evidence is gathered about: real git, real sandbox, real test runners."""
 
-from __future__ import annotations
-
 import asyncio
 import subprocess
 from collections.abc import AsyncGenerator, Mapping
@@ -191,6 +189,5 @@ def named(report: CheckReport, name: str) -> CheckResult:
 
 
 def new_tests(**cases: str) -> str:
-    """A test file with one test for each case."""
     head = "import pytest\n\nimport durations\n"
     return head + "".join(f"\n\ndef test_{name}():\n    {body}\n" for name, body in cases.items())

@@ -1,7 +1,5 @@
 """A real git server over HTTP, with a password."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import os

@@ -1,7 +1,5 @@
 """What the scripted model says in plan sessions."""
 
-from __future__ import annotations
-
 from swe_ai_fleet.testing import Conversation, Turn
 from tests.chat_script import called, final
 

@@ -3,8 +3,6 @@
 Its requirements come from an index, its tests start servers and processes that share a lock.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

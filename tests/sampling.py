@@ -1,6 +1,7 @@
 """A value of any type of the domain in which every field says something of its own.
 
-What a field says is made of its place alone, so a field that is added changes no other.
+What a field says is made of its place alone, so a field that is added changes no other. And whether what was written
+down once is still said.
 """
 
 from __future__ import annotations
@@ -75,6 +76,15 @@ class _Sampler:
         if name == "at" or name.endswith("_at"):
             return MOMENT.format(1 + number % 28)
         return f"{name or 'text'}-{number}"
+
+
+def missing(before: Any, now: Any, place: str = "") -> list[str]:
+    """Where what was said before is not said any more, or differs."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        return [one for key in before for one in missing(before[key], now.get(key), f"{place}.{key}")]
+    if isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
+        return [one for i, pair in enumerate(zip(before, now, strict=True)) for one in missing(*pair, f"{place}[{i}]")]
+    return [] if before == now else [f"{place}: {before!r} became {now!r}"]
 
 
 def whole_state() -> Any:

@@ -1,7 +1,5 @@
 """A fleet that does what it is told: agents without models."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
@@ -10,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol, TypeVar, cast
 
 from swe_ai_fleet.agents.recorded_run import writer_of
+from swe_ai_fleet.domain import event as ev
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalRequest
 from swe_ai_fleet.domain.assignment import (
     Answer,
@@ -30,15 +29,6 @@ from swe_ai_fleet.domain.audit import GENESIS
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import Artifacts, Candidate, CheckKind, CheckReport, CheckResult
 from swe_ai_fleet.domain.errors import AgentLost, FleetError
-from swe_ai_fleet.domain.event import (
-    ApprovalRequested,
-    ModelReplied,
-    RunClaimed,
-    RunFinished,
-    RunStarted,
-    ToolFinished,
-    WorkspaceCheckpointed,
-)
 from swe_ai_fleet.domain.examination import Examination
 from swe_ai_fleet.domain.message import AssistantMessage, ModelCapabilities, ModelReply, ModelRequest, ToolCall
 from swe_ai_fleet.domain.review import Critique, Review, ReviewVerdict, VerifierScore, Vote
@@ -240,17 +230,18 @@ class ScriptedFleet:
                 raise TypeError(f"no script for {type(assignment).__name__}")
 
     async def _run(self, assignment: CodingAssignment) -> Candidate:
-        """Carry out one scripted run. Raises the script's fault."""
         self._authors[assignment.agent_id] = assignment.author_id or assignment.agent_id
         script = self._script(assignment.agent_id)
         async with self.storage.journal(writer_of(assignment)) as journal:
             claim = {"generation": assignment.generation, "resumes": assignment.resume}
-            await journal.append(RunClaimed(host="scripted", **claim))
+            await journal.append(ev.RunClaimed(host="scripted", **claim))
             async with aclosing(self.storage.read(assignment.task.tenant, assignment.execution_id)) as events:
                 earlier = fold_run([stored.event async for stored in events], assignment.agent_id)
             if earlier.started is None:
                 tools = ("files_write_file",)
-                await journal.append(RunStarted(role=assignment.task.role, model="scripted", messages=(), tools=tools))
+                await journal.append(
+                    ev.RunStarted(role=assignment.task.role, model="scripted", messages=(), tools=tools)
+                )
                 head = await _operate(assignment, script.operations, journal)
             else:
                 head = await _interrupt(earlier, journal)
@@ -275,7 +266,6 @@ class ScriptedFleet:
             return await self._hand_in(assignment, script, head, journal)
 
     def _check(self, assignment: CheckAssignment) -> CheckReport:
-        """The evidence that the script says. Raises the script's fault."""
         self.checked.append(assignment)
         if assignment.patch is None and assignment.repository.commit == DELIVERED_COMMIT:
             return _report(assignment, self.delivered)
@@ -290,7 +280,6 @@ class ScriptedFleet:
         return self.runs.get(agent_id) or self.runs.get(author, self.default)
 
     def _review(self, assignment: ReviewAssignment) -> Review:
-        """What the script's reviewer says."""
         self.reviewed.append(assignment)
         say = self.reviewing or _accepts
         said = {
@@ -310,7 +299,6 @@ class ScriptedFleet:
         return Review(critiques=tuple(said[name] for name in asked), vote=vote)
 
     async def _derive(self, assignment: DeriveAssignment) -> Derivation:
-        """How the script's planner splits a task."""
         self.derived.append(assignment)
         return (self.deriving or _whole)(assignment)
 
@@ -318,7 +306,7 @@ class ScriptedFleet:
         """A run of its own in the log, and what the script's verifier model, agent or tool says."""
         async with self.storage.journal(writer_of(assignment)) as journal:
             resumes = assignment.generation > 1
-            await journal.append(RunClaimed(generation=assignment.generation, host="scripted", resumes=resumes))
+            await journal.append(ev.RunClaimed(generation=assignment.generation, host="scripted", resumes=resumes))
             match assignment:
                 case OperateAssignment():
                     self.operated.append(assignment)
@@ -334,7 +322,7 @@ class ScriptedFleet:
                     value = await (self.answering or _done)(assignment)
                     stop_reason = value.stop_reason
             ended = {"stop_reason": stop_reason, "usage": value.usage, "audit_head": GENESIS}
-            await journal.append(RunFinished(artifacts=Artifacts(), **ended))
+            await journal.append(ev.RunFinished(artifacts=Artifacts(), **ended))
             return value
 
     async def _hand_in(
@@ -348,7 +336,7 @@ class ScriptedFleet:
         counts = {"prompt_tokens": script.tokens, "completion_tokens": 1, "tool_calls": script.operations}
         usage = Usage(model_calls=1, duration_ms=1, **counts)
         ended = {"stop_reason": script.stop_reason, "answer": script.summary}
-        await journal.append(RunFinished(artifacts=artifacts, usage=usage, audit_head=head, **ended))
+        await journal.append(ev.RunFinished(artifacts=artifacts, usage=usage, audit_head=head, **ended))
         return replace(self._candidate(assignment, script, head), artifacts=artifacts, usage=usage)
 
     def _candidate(self, assignment: CodingAssignment, script: ScriptedRun, head: str) -> Candidate:
@@ -377,8 +365,8 @@ async def _ask(assignment: CodingAssignment, script: ScriptedRun, number: int, j
         requested_at=asked_at.isoformat(),
         expires_at=expires.isoformat() if script.approval_seconds else "",
     )
-    await journal.append(WorkspaceCheckpointed(step=number, revision=1, commit=commit, head=commit))
-    await journal.append(ApprovalRequested(request=request))
+    await journal.append(ev.WorkspaceCheckpointed(step=number, revision=1, commit=commit, head=commit))
+    await journal.append(ev.ApprovalRequested(request=request))
 
 
 async def _interrupt(earlier: RunState, journal: Journal) -> str:
@@ -388,7 +376,7 @@ async def _interrupt(earlier: RunState, journal: Journal) -> str:
         return last.hash if last is not None else GENESIS
     entry = replace(last, seq=last.seq + 1, at=now(), outcome=Outcome.INTERRUPTED).sealed(last.hash)
     result = ToolResult(success=False, operation=last.operation, error="its process died", outcome=Outcome.INTERRUPTED)
-    await journal.append(ToolFinished(entry=entry, result=result))
+    await journal.append(ev.ToolFinished(entry=entry, result=result))
     return entry.hash
 
 
@@ -399,7 +387,7 @@ async def _operate(assignment: CodingAssignment, count: int, journal: Journal) -
     for number in range(1, count + 1):
         message = AssistantMessage(content=f"step {number}")
         reply = ModelReply(message=message, finish_reason="tool_calls", usage=Usage(model_calls=1))
-        await journal.append(ModelReplied(step=number, reply=reply, duration_ms=1))
+        await journal.append(ev.ModelReplied(step=number, reply=reply, duration_ms=1))
         written = ToolResult(success=True, operation="write_file", content=f"wrote file-{number}.py")
         made = {"call_id": f"call-{number}", "arguments": {"path": f"file-{number}.py", "lines": number}, "at": now()}
         for body in chain.call(written, operation="write_file", **called, **made):

@@ -1,7 +1,5 @@
 """Repositories that do what they are told, without git."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -48,7 +46,6 @@ class ScriptedWorkspaces:
         )
 
     async def pin_image(self, tenant: str, spec: EnvironmentSpec) -> EnvironmentSpec:
-        """As it is."""
         return spec
 
     async def environment(self, repository: PinnedRepository, spec: EnvironmentSpec) -> Environment:

@@ -1,7 +1,5 @@
 """A secured installation for tests, and the NATS server that it configures."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 import socket

@@ -45,7 +45,6 @@ TARGETS: Mapping[str, Sequence[str]] = {
     f"{_CORE}/domain/run.py": ("tests/unit/test_run_fold.py", *_FOLDS),
     f"{_CORE}/orchestrator/projection.py": (
         "tests/unit/test_projection.py",
-        "tests/unit/test_retention.py",
         "tests/unit/test_snapshots.py",
         *_REPLICAS,
     ),
@@ -66,7 +65,7 @@ TARGETS: Mapping[str, Sequence[str]] = {
     f"{_CORE}/runtime/replicas.py": ("tests/unit/test_lease_keeper.py", "tests/integration/test_leases.py"),
     f"{_CORE}/tools/policy.py": ("tests/unit/test_tool_rules.py", "tests/unit/test_pipeline.py"),
     f"{_CORE}/tools/catalogue.py": ("tests/unit/test_tool_rules.py",),
-    f"{_CORE}/tools/audit.py": ("tests/unit/test_audit_trail.py", "tests/unit/test_pipeline.py"),
+    f"{_CORE}/tools/audit.py": ("tests/unit/test_pipeline.py",),
     f"{_CORE}/domain/audit.py": (
         "tests/unit/test_domain.py",
         "tests/unit/test_codec.py",

@@ -78,10 +78,7 @@ def sending() -> None:
 
     def several() -> None:
         with socket.socket() as client:
-            name = (
-                struct.pack("=H", socket.AF_INET) + struct.pack("!H", there[1]) + socket.inet_aton(there[0]) + bytes(8)
-            )
-            held, word = ctypes.create_string_buffer(name, 16), ctypes.create_string_buffer(b"x", 1)
+            held, word = ctypes.create_string_buffer(_name(*there), 16), ctypes.create_string_buffer(b"x", 1)
             part = (ctypes.c_uint64 * 2)(ctypes.addressof(word), 1)
             message = (ctypes.c_uint64 * 8)(ctypes.addressof(held), 16, ctypes.addressof(part), 1, 0, 0, 0, 0)
             if LIBC.sendmmsg(client.fileno(), message, 1, fast) < 1:

@@ -1,15 +1,12 @@
 """Addresses inside, named by callers as repositories: in every spelling, by name, by a redirect, over ssh."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,8 +19,9 @@ from swe_ai_fleet.domain.task import Delivery, RepoRef
 from swe_ai_fleet.sandbox import Sandbox, SandboxPolicy
 from swe_ai_fleet.testing.repositories import git, make_repository
 from tests.git_server import PASSWORD, USER, GitServer, git_server, served_copy
+from tests.tool_doubles import PUBLIC, Names
 
-PUBLIC = "93.184.216.34"
+NEXT = "93.184.215.15"
 KEY = "-----BEGIN OPENSSH PRIVATE KEY-----\nnot one\n-----END OPENSSH PRIVATE KEY-----"
 PATCH = b"--- a/app.py\n+++ b/app.py\n@@ -1 +1 @@\n-a = 1\n+a = 2\n"
 SPELLINGS = [
@@ -34,28 +32,13 @@ SPELLINGS = [
     "255.255.255.255", "localhost", "LOCALHOST.", "a.localhost", "127%2e0.0.1", "\uff11\uff12\uff17.0.0.1",
 ]  # fmt: skip
 NAMES = {
-    "inside.example": ["127.0.0.1"],
-    "mapped.example": ["::ffff:127.0.0.1"],
-    "mixed.example": [PUBLIC, "127.0.0.1"],
-    "zone.example": ["fe80::1%lo"],
-    "odd.example": ["2130706433"],
+    "inside.example": [["127.0.0.1"]],
+    "mapped.example": [["::ffff:127.0.0.1"]],
+    "mixed.example": [[PUBLIC, "127.0.0.1"]],
+    "zone.example": [["fe80::1%lo"]],
+    "odd.example": [["2130706433"]],
+    "outside.example": [["127.0.0.1"]],
 }
-
-
-@dataclass
-class Names:
-    """A name server of our own; a moving name gives one answer after the other, the last one again and again."""
-
-    names: Mapping[str, Sequence[str]]
-    moving: dict[str, list[list[str]]] = field(default_factory=dict[str, list[list[str]]])
-
-    async def resolve(self, host: str, port: int) -> Sequence[str]:
-        if host in self.moving:
-            answers = self.moving[host]
-            return answers.pop(0) if len(answers) > 1 else answers[0]
-        if host not in self.names:
-            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
-        return self.names[host]
 
 
 @dataclass
@@ -140,7 +123,7 @@ async def test_control_a_name_that_the_operator_names_is_followed(tmp_path: Path
 async def test_a_name_that_moves_inside_is_not_followed_there(tmp_path: Path, server: GitServer) -> None:
     """Judged once, and connected to as judged: git itself looks nothing up."""
     port = server.url.rpartition(":")[2]
-    names = Names({}, {"moving.example": [[PUBLIC], ["127.0.0.1"]]})
+    names = Names({"moving.example": [[PUBLIC], ["127.0.0.1"]]})
     with pytest.raises(Unavailable):
         async with asyncio.timeout(50):
             await fleet(tmp_path / "home", names=names).pin(
@@ -155,16 +138,15 @@ async def test_a_redirect_leads_nowhere_inside(tmp_path: Path, server: GitServer
 
     server.instead = redirect
     port = server.url.rpartition(":")[2]
-    names = Names({**NAMES, "outside.example": ["127.0.0.1"]})
     repository = RepoRef(location=f"http://outside.example:{port}/project.git")
     with pytest.raises(Unavailable) as fault:
-        await fleet(tmp_path / "home", "outside.example", names=names).pin("default", repository)
+        await fleet(tmp_path / "home", "outside.example").pin("default", repository)
     assert server.seen
     assert inside.came == []
     assert "inside.example" not in str(fault.value)
     # Control: where the operator names that host too, the redirect is followed.
     with pytest.raises(FleetError):
-        await fleet(tmp_path / "other", "outside.example", "inside.example", names=names).pin("default", repository)
+        await fleet(tmp_path / "other", "outside.example", "inside.example").pin("default", repository)
     assert inside.came
 
 
@@ -179,8 +161,7 @@ async def test_submodules_are_held_to_the_same(tmp_path: Path, server: GitServer
     git(source, "add", ".gitmodules")
     git(source, "commit", "-q", "-m", "submodules")
     git(tmp_path / "served/project.git", "fetch", "-q", str(source), "main:main")
-    names = Names({**NAMES, "outside.example": ["127.0.0.1"]})
-    provider = fleet(tmp_path / "home", "outside.example", names=names)
+    provider = fleet(tmp_path / "home", "outside.example")
     assert (await provider.pin("default", RepoRef(location=f"http://outside.example:{port}/project.git"))).commit
     assert inside.came == []
 
@@ -332,11 +313,11 @@ for host in sys.argv[1:]:
 def test_a_public_address_of_this_machine_leads_to_its_own_services() -> None:
     """In a network of its own in which this machine has such an address; the control is the one next to it."""
     unshared = subprocess.run(
-        ["unshare", "-rn", sys.executable, "-c", OWN, PUBLIC, "93.184.216.35"],
+        ["unshare", "-rn", sys.executable, "-c", OWN, PUBLIC, NEXT],
         capture_output=True,
         text=True,
         check=False,
     )
     if "unshare failed" in unshared.stderr:
         pytest.skip("no user namespaces here")
-    assert unshared.stdout.split() == ["refused", "93.184.216.35"], unshared.stderr
+    assert unshared.stdout.split() == ["refused", NEXT], unshared.stderr

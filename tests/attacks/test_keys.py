@@ -1,7 +1,5 @@
 """Keys of model servers, and addresses that they do not belong to."""
 
-from __future__ import annotations
-
 import os
 
 import pytest
@@ -50,14 +48,6 @@ def _control_the_provider_gets_it(name: str, url: str) -> None:
 
 
 def test_profiles_take_a_key_along_to_the_same_address_alone() -> None:
-    settings = Settings(model_url=OWN, model_api_key="k-own", model="m")
-    assert keys(other_model(settings, model="n")) == {OWN: "k-own"}
-    assert keys(other_model(settings, url=OTHER)) == {OTHER: ""}
-    assert keys(other_model(settings, url=f"{OWN},{OTHER}")) == {OWN: "", OTHER: ""}
-    assert keys(other_model(settings, url=OTHER, api_key="k-other")) == {OTHER: "k-other"}
-
-
-def test_another_address_gets_no_key_that_was_not_given_for_it() -> None:
     settings = Settings(model_url=OWN, model_api_key="k-own", model="m")
     assert keys(other_model(settings, model="n")) == {OWN: "k-own"}
     assert keys(other_model(settings, url=OTHER)) == {OTHER: ""}

@@ -1,7 +1,5 @@
 """Paths of repositories on the server, aimed at the fleet's own state and at other tenants."""
 
-from __future__ import annotations
-
 import hashlib
 import subprocess
 from pathlib import Path
@@ -121,12 +119,6 @@ def test_a_root_for_everybody_beside_an_access_file() -> None:
     assert "/srv/{tenant}" in fault.value.hint
 
 
-def _secret_of_the_host(directory: Path, before: str) -> Path:
-    path = directory / "secret"
-    path.write_text(f"{before}the fleet's own token\n")
-    return path
-
-
 @pytest.mark.parametrize("place", ["packed-refs", "config", "refs/heads/other"])
 async def test_a_link_in_a_git_directory_shows_nothing_of_the_host(tmp_path: Path, place: str) -> None:
     fleet = provider(tmp_path / "home", tmp_path / "{tenant}")
@@ -134,7 +126,8 @@ async def test_a_link_in_a_git_directory_shows_nothing_of_the_host(tmp_path: Pat
     assert (await fleet.pin("a", RepoRef(location=str(mine)))).commit
     linked = mine / ".git" / place
     linked.unlink(missing_ok=True)
-    linked.symlink_to(_secret_of_the_host(tmp_path, "# " if place == "config" else ""))
+    (tmp_path / "secret").write_text(f"{'# ' if place == 'config' else ''}the fleet's own token\n")
+    linked.symlink_to(tmp_path / "secret")
     if place == "packed-refs":
         # Control: git itself tells whoever asks what stands there.
         told = subprocess.run(["git", "-C", str(mine), "log", "--all"], check=False, capture_output=True, text=True)

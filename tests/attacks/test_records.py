@@ -4,8 +4,6 @@ All of it is rewritten consistently: entries changed, every hash recomputed, the
 replaced. What is left is what the orchestrator signed.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -293,7 +291,7 @@ async def test_over_the_wire_and_offline(fleet: FleetUnderTest, solved: tuple[Sh
     victim = next(one for one in document["chains"] if one["entries"])
     previous = GENESIS
     for number, plain in enumerate(victim["entries"]):
-        entry = replace(read_entry(plain), arguments={"path": "harmless.py"}).sealed(previous)
+        entry = replace(from_plain(AuditEntry, plain), arguments={"path": "harmless.py"}).sealed(previous)
         victim["entries"][number], previous = to_plain(entry), entry.hash
     victim["recorded_heads"] = [previous for _ in victim["recorded_heads"]]
     exported.write_text(json.dumps(document))
@@ -305,7 +303,3 @@ async def test_over_the_wire_and_offline(fleet: FleetUnderTest, solved: tuple[Sh
     strange = tmp_path / "strange.pem"
     strange.write_text(PublicKeys.of([signing_key(new_key_pem()).public]).pem())
     assert (await shell.fleet("audit", "verify", "--public-key", str(strange), name)).code == 1
-
-
-def read_entry(plain: dict[str, object]) -> AuditEntry:
-    return from_plain(AuditEntry, plain)

@@ -1,7 +1,5 @@
 """Code of one repository's build, aimed at the environment in which other repositories and candidates are tested."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace
@@ -138,18 +136,12 @@ CUSTOM: Files = {name: HOSTILE.replace("pytest", "poison") for name in ("sitecus
 async def test_no_build_imports_from_a_directory_of_the_repository(tmp_path: Path) -> None:
     files: Files = {"pyproject.toml": SETUPTOOLS, "src/a.py": "", "tests/test_a.py": ""}
     files["Makefile"] = "test:\n\tPYTHONPATH=. pytest tests\n"
-    provider = make_provider(tmp_path)
-    keys: set[str] = set()
-    for name, more in (("fork", CUSTOM), ("honest", {})):
-        (tmp_path / name).mkdir()
-        pinned = await pin(provider, tmp_path / name, {**files, **more})
-        environment = await provider.environment(pinned, EnvironmentSpec())
-        keys.add(environment.key)
-        async with provider.open("e", name, pinned, environment) as clone:
-            assert "No module named 'poison'" in await sh(clone, "cd / && python3 -c 'import poison'")
-            # The control: what tests and agents run does import from there.
-            assert ("sitecustomize" in await sh(clone, "python3 -c ''")) is (name == "fork")
-    assert set(built(tmp_path)) == keys
+    both = "(cd / && python3 -c 'import poison'); python3 -c ''"
+    said = await _said(make_provider(tmp_path), tmp_path, files, CUSTOM, both)
+    assert all("No module named 'poison'" in answer for _, answer in said.values())
+    # The control: what tests and agents run does import from there.
+    assert [name for name, (_, answer) in said.items() if "sitecustomize" in answer] == ["fork"]
+    assert set(built(tmp_path)) == {key for key, _ in said.values()}
 
 
 # With a stand-in for the build backend of that name, which reads a project and puts `src` on the path.

@@ -4,8 +4,6 @@ Each is tried for real by `socket_calls.py`, as root and as an ordinary user; th
 way.
 """
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import json
@@ -19,11 +17,9 @@ import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from swe_ai_fleet.domain.command import Command
 from swe_ai_fleet.sandbox import IsolationLevel, NetworkGrant, Sandbox, SandboxPolicy
 from swe_ai_fleet.sandbox.landlock import Landlock
 from swe_ai_fleet.sandbox.seccomp import seccomp_filter
@@ -135,10 +131,6 @@ def neighbours() -> Iterator[Neighbours]:
         yield Neighbours(stack)
 
 
-def _order(name: str, told: dict[str, Any]) -> Command:
-    return python(_SCRIPT, name, json.dumps(told), timeout_seconds=120)
-
-
 def _sandbox(level: IsolationLevel, neighbours: Neighbours) -> Sandbox:
     return Sandbox(SandboxPolicy(level=level, reserved_ports=frozenset({neighbours.reserved}), grace_seconds=0.3))
 
@@ -157,7 +149,7 @@ async def test_control_without_what_is_in_the_way_everything_is_reached(
     # A race may be lost on a busy machine.
     for _ in range(5 if name in _RACES else 1):
         async with _sandbox(level, neighbours).workspace(tmp_path) as workspace:
-            result = await workspace.run(_order(name, neighbours.told))
+            result = await workspace.run(python(_SCRIPT, name, json.dumps(neighbours.told), timeout_seconds=120))
         assert result.ok, result.stderr.text()
         if reached := json.loads(result.stdout.text()):
             break

@@ -1,7 +1,5 @@
 """Replies as servers send them, each with what an agent has to make of it; and the agent that is made to read them."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -84,7 +82,6 @@ class Case:
 
     @property
     def text(self) -> str:
-        """The body of the answer."""
         if self.body is not None:
             return self.body if isinstance(self.body, str) else json.dumps(self.body)
         message = self.message
@@ -155,8 +152,6 @@ class _Noting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ran:
-    """What a run did."""
-
     trajectory: Trajectory
     calls: list[tuple[str, dict[str, Any]]]
     history: History

@@ -1,7 +1,5 @@
 """What every log of changes does: in memory and on a real JetStream, also when that is killed in between."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import uuid
@@ -33,6 +31,7 @@ from swe_ai_fleet.ports import ChangeLog
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats, NatsAddress
 from swe_ai_fleet.testing.memory_stores import MemoryChanges
 from tests.lost_answers import Proxy
+from tests.sampling import missing
 
 AT = "2026-11-22T12:00:00.000+00:00"
 
@@ -47,9 +46,9 @@ async def log(request: pytest.FixtureRequest, nats_server: EmbeddedNats) -> Asyn
 
 
 @asynccontextmanager
-async def connected(address: NatsAddress, *, url: str = "", timeout: float = 15.0) -> AsyncGenerator[ChangeLog]:
+async def connected(address: NatsAddress, *, url: str = "") -> AsyncGenerator[ChangeLog]:
     credentials = NatsCredentials(token=address.token)
-    async with JetStream.connect(url or address.url, credentials=credentials, timeout=timeout) as jetstream:
+    async with JetStream.connect(url or address.url, credentials=credentials, timeout=15) as jetstream:
         await jetstream.ensure_streams()
         await jetstream.ensure_streams()
         yield jetstream.changes()
@@ -182,11 +181,5 @@ def test_golden_changes_are_read_and_still_written_as_they_were(name: str) -> No
     change = from_json(Change, stored)
     assert type(change.body) is KINDS[name]
     # Fields may have been added since: what was written then is still written.
-    assert _within(json.loads(stored), json.loads(to_json(change)))
+    assert not missing(json.loads(stored), json.loads(to_json(change)))
     assert {one.name for one in fields(change.body)} & set(json.loads(stored)["body"])
-
-
-def _within(old: object, new: object) -> bool:
-    if isinstance(old, dict) and isinstance(new, dict):
-        return all(key in new and _within(value, new[key]) for key, value in old.items())
-    return old == new

@@ -1,7 +1,5 @@
 """Protobuf messages that nobody thought of: made from a descriptor, or a good one gone wrong."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from typing import Any
@@ -104,5 +102,4 @@ def _scalar(field: FieldDescriptor, dice: random.Random) -> Any:
 
 
 def message_of(descriptor: Descriptor) -> Message:
-    """An empty message of a kind."""
     return GetMessageClass(descriptor)()

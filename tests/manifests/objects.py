@@ -1,7 +1,5 @@
 """Manifests as tests look at them: objects, the Pods that they make, and what those are told."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

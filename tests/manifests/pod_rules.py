@@ -1,7 +1,5 @@
 """Rules for what Pods are and may do; the others are in `rules.py`."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from decimal import Decimal

@@ -1,7 +1,5 @@
 """What documents have a reader do with kubectl: directories build, files are there, kubectl knows the options."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import subprocess
@@ -16,7 +14,7 @@ from tests.manifests.kubectl import binary
 from tests.manifests.objects import built
 
 ROOT = Path(__file__).parents[2]
-# What `fleet init --kubernetes` writes; tests/unit/test_cli_init.py looks at it.
+# What `fleet init --kubernetes` writes; tests/unit/test_installation.py looks at it.
 _MADE = ("installation/", "DIR", "SITE")
 _KINDS = {"deployment": "Deployment", "statefulset": "StatefulSet", "service": "Service", "job": "Job"}
 

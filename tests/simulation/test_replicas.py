@@ -23,15 +23,14 @@ from swe_ai_fleet.domain.assignment import (
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.errors import AgentLost, FleetError, Unavailable
 from swe_ai_fleet.domain.execution import ExecutionState
-from swe_ai_fleet.domain.task import DEFAULT_TENANT, RepoRef, Task, TaskKind
+from swe_ai_fleet.domain.task import DEFAULT_TENANT, Task, TaskKind
 from swe_ai_fleet.in_process import MemoryLog
-from swe_ai_fleet.orchestrator.execution_context import ExecutionDeps
 from swe_ai_fleet.orchestrator.executions import Executions, Room
 from swe_ai_fleet.orchestrator.projection import over
 from swe_ai_fleet.ports import Journal
-from tests.scripted_fleet import ScriptedFleet, ScriptedModel, ScriptedRun
-from tests.scripted_workspaces import ScriptedWorkspaces
+from tests.scripted_fleet import ScriptedFleet, ScriptedRun, execution_deps
 from tests.simulation.virtual_loop import on_virtual_time
+from tests.unit.test_executions import a_task
 
 T = TypeVar("T")
 LEASE_SECONDS = 15.0
@@ -207,16 +206,7 @@ class World:
         self.names += 1
         link = Link(log=self.log, random=self.random, losing=0.02)
         process = Process(self, f"replica-{self.names}", link)
-        deps = ExecutionDeps(
-            log=link,
-            blobs=link,
-            results=link,
-            fleet=self.fleet,
-            workspaces=ScriptedWorkspaces(),
-            model=ScriptedModel(),
-            owner=process.name,
-            pauses=(0.0, 1.0, 4.0),
-        )
+        deps = execution_deps(link, fleet=self.fleet, owner=process.name, pauses=(0.0, 1.0, 4.0))
         process.executions = Executions(deps, replicas=process, room=Room(executions=3))
         self.leases.add(process.name)
         self.processes.append(process)
@@ -272,15 +262,9 @@ class World:
                 await asyncio.sleep(1)
 
     def task(self, number: int) -> Task:
-        return Task(
-            task_id=f"task-{number}",
-            kind=TaskKind.ORCHESTRATE if number % 2 else TaskKind.DELIBERATE,
-            description="Greet",
-            repo=RepoRef(location="/srv/app"),
-            num_agents=2,
-            rounds=number % 2,
-            caller=f"caller-{number % 2}",
-        )
+        kind = TaskKind.ORCHESTRATE if number % 2 else TaskKind.DELIBERATE
+        waits = {"rounds": number % 2, "caller": f"caller-{number % 2}"}
+        return a_task(f"task-{number}", kind=kind, num_agents=2, **waits)
 
     async def nudge(self, number: int, state: ExecutionState) -> None:
         """Cancels the last one, now and then."""

@@ -1,7 +1,5 @@
 """Answers as channels take them: read, escaped, cut into pages, with tables."""
 
-from __future__ import annotations
-
 import sys
 from types import FrameType
 

@@ -1,25 +1,27 @@
-"""What a watcher and a reader of an outcome see, from hostile events too."""
-
-from __future__ import annotations
+"""What reaches a terminal: untrusted text, hostile events, faults of an order before anything is asked."""
 
 import asyncio
 import io
 import threading
+import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
 from click.testing import Result
+from hypothesis import given
+from hypothesis import strategies as st
 from rich.console import Console
 from typer.testing import CliRunner
 
 from swe_ai_fleet.cli.main import app
-from swe_ai_fleet.cli.screen import Screen
+from swe_ai_fleet.cli.order import Order
+from swe_ai_fleet.cli.screen import CommandFault, Exit, Screen
 from swe_ai_fleet.domain import event as events_of
 from swe_ai_fleet.domain.audit import AuditEntry
 from swe_ai_fleet.domain.budget import Usage
-from swe_ai_fleet.domain.candidate import Artifacts, Candidate, CheckKind, CheckReport, CheckResult, Delivered, Verdict
+from swe_ai_fleet.domain.candidate import Artifacts, CheckKind, CheckReport, CheckResult, Delivered, Verdict
 from swe_ai_fleet.domain.candidate import RankedCandidate as Ranked
 from swe_ai_fleet.domain.candidate import TestSummary as CountedTests
 from swe_ai_fleet.domain.context import GatheredContext
@@ -27,11 +29,15 @@ from swe_ai_fleet.domain.environment import EnvironmentDecision, EnvironmentRepo
 from swe_ai_fleet.domain.event import EventBody, ExecutionStatus
 from swe_ai_fleet.domain.memory import Memory, Recollection
 from swe_ai_fleet.domain.message import AssistantMessage, ModelReply
-from swe_ai_fleet.domain.task import PinnedRepository, RepoRef, Role, Task, TaskKind
+from swe_ai_fleet.domain.task import PinnedRepository, TaskKind
 from swe_ai_fleet.domain.test_run import Baseline, SuiteBaseline
 from swe_ai_fleet.domain.tool import ToolResult
 from swe_ai_fleet.domain.trajectory import StopReason
+from swe_ai_fleet.watching import clean, one_line, visible
+from tests.candidates import a_candidate
 from tests.event_source import EventSource, numbered, serving
+from tests.tables import table
+from tests.unit.test_executions import a_task
 
 HOSTILE = "\x1b]0;owned\x07[bold red]look[/]\x1b[2J\u202e\r"
 LOOK = "[bold red]look[/]"
@@ -50,22 +56,10 @@ ENDED = events_of.RunFinished(
 
 def told() -> list[tuple[str, EventBody]]:
     """An execution with a winner, a lost agent and hostile words in each place."""
-    task = Task(
-        task_id="t", kind=TaskKind.ORCHESTRATE, description=f"Fix {HOSTILE}", repo=RepoRef(location="/r"), num_agents=2
-    )
+    task = a_task("t", kind=TaskKind.ORCHESTRATE, description=f"Fix {HOSTILE}", num_agents=2)
     names = {"execution_id": "e", "agent_id": "a", "call_id": "c", "tool": "files", "operation": "read_file"}
     entry = AuditEntry(seq=1, at="", arguments={"path": HOSTILE}, duration_ms=100, **names).sealed("")
-    candidate = Candidate(
-        candidate_id="a",
-        agent_id="a",
-        role=Role.DEV,
-        summary=HOSTILE,
-        stop_reason=StopReason.FINAL_ANSWER,
-        artifacts=ENDED.artifacts,
-        usage=USAGE,
-        audit_head=entry.hash,
-        submitted_at="",
-    )
+    candidate = a_candidate("a", summary=HOSTILE, artifacts=ENDED.artifacts, usage=USAGE, audit_head=entry.hash)
     tests = replace(TESTS, shown=("t",), message=HOSTILE)
     report = CheckReport(
         candidate_id="a", results=(tests,), verdict=Verdict.VERIFIED, reasons=(f"tests: {HOSTILE}",), tree="t"
@@ -180,3 +174,59 @@ def test_no_name_of_a_file_or_a_person_is_a_line_of_its_own(monkeypatch: pytest.
     assert sum("verified: fix won" in line for line in lines) == 3
     assert not any(line.startswith("verified: fix") or "\x1b" in line for line in lines)
     assert any(line.startswith("fix was delivered by packages") and line.endswith(": it is wrong") for line in lines)
+
+
+@table(
+    ("hostile", "harmless"),
+    [
+        ("\x1b[31mred\x1b[0m", "red"),
+        ("\x1b]0;title\x07text", "text"),
+        ("\x1b]8;;http://evil\x1b\\link\x1b]8;;\x1b\\", "link"),
+        ("\x9b2Jgone", "gone"),
+        ("\x1bPdevice\x1b\\string", "string"),
+        ("\x1bc", ""),
+        ("safe\rEVIL", "safeEVIL"),
+        ("a\r\nb", "a\nb"),
+        ("tab\tand\nline", "tab\tand\nline"),
+        ("a\x00b\x08c\x7fd", "abcd"),
+        ("\u202egnp.exe", "gnp.exe"),
+        ("\u2066x\u2069", "x"),
+        ("half \ud800 pair", "half \ufffd pair"),
+        ("[bold]as it is[/bold]", "[bold]as it is[/bold]"),
+        ("häß 日本 👩‍💻", "häß 日本 👩‍💻"),
+    ],
+)
+def test_clean_leaves_only_what_can_be_read(hostile: str, harmless: str) -> None:
+    assert clean(hostile) == harmless
+
+
+@given(st.text(), st.integers(min_value=1, max_value=50))
+def test_nothing_that_drives_a_terminal_survives(text: str, limit: int) -> None:
+    for result in (clean(text), one_line(text), visible(text)):
+        kinds = {unicodedata.category(c) for c in result if c not in "\n\t\u200d"}
+        assert not kinds & {"Cc", "Cf", "Cs"}
+        result.encode()
+    assert "\n" not in one_line(text) and len(one_line(text, limit)) <= limit
+    assert visible("+ok \u202e\x1b[2K\n") == "+ok <U+202E><U+001B>[2K\n"
+
+
+@table(
+    ("order", "says"),
+    [
+        (Order(description="  "), "empty"),
+        (Order(description="x", task_id="a/b"), "not a valid id"),
+        (Order(description="x", role="CHEF"), "unknown role"),
+        (Order(description="x", variables=("NOPE",)), "K=V"),
+        (Order(description="x", variables=("=x",)), "K=V"),
+        (Order(description="x", approve="maybe"), "maybe"),
+        *(
+            (Order(description="x", repo=place), "neither a directory nor a URL")
+            for place in ("/does/not/exist", "~no-such-user-here/app", "a\0b", "x" * 5_000)
+        ),
+        (Order(description="x", branch="b", deliberate_only=True), "exclude"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_anything_is_asked(order: Order, says: str) -> None:
+    with pytest.raises(CommandFault, match=says) as caught:
+        order.request()
+    assert caught.value.exit_code is Exit.USAGE

@@ -1,7 +1,5 @@
 """Councils: who sits in them, how a task uses them, and the store that keeps them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,21 +9,15 @@ from swe_ai_fleet.adapters.agent_service import target_of
 from swe_ai_fleet.agents.external_agent import AgentFault
 from swe_ai_fleet.domain.council import Council, CouncilMember, EndpointRules
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed
-from swe_ai_fleet.domain.task import COUNCIL_ROUNDS, ApprovalPolicy, PinnedRepository, RepoRef, Role, Task, TaskKind
+from swe_ai_fleet.domain.task import COUNCIL_ROUNDS, ApprovalPolicy, PinnedRepository, Role
 from swe_ai_fleet.orchestrator.council_store import CouncilStore, council_for, read_councils
 from swe_ai_fleet.orchestrator.councils import CouncilRules, adopted, assignments, seated, seats
 from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
 from tests.tables import table
+from tests.unit.test_executions import a_task
 
 TENANT = "default"
-TASK = Task(
-    task_id="t",
-    kind=TaskKind.DELIBERATE,
-    description="Do it.",
-    repo=RepoRef(location="/r"),
-    num_agents=0,
-    rounds=COUNCIL_ROUNDS,
-)
+TASK = a_task(num_agents=0, rounds=COUNCIL_ROUNDS)
 PINNED = PinnedRepository(tenant=TENANT, location="/r", commit="a" * 40)
 RULES = CouncilRules(
     profiles=("small", "large"),

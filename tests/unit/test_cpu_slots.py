@@ -1,7 +1,5 @@
 """CPU slots: as many holders as slots, over processes, in order, and freed by death."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import sys
@@ -13,6 +11,7 @@ import pytest
 from swe_ai_fleet.domain.command import Owner
 from swe_ai_fleet.sandbox import CpuSlots, cpu_slots
 from tests.confinement import until
+from tests.tables import table
 
 HOLDER = """
 import asyncio, sys
@@ -36,18 +35,6 @@ async def holder(directory: Path, count: int, tenant: str = "") -> asyncio.subpr
     assert process.stdout is not None
     assert await process.stdout.readline() == b"held\n"
     return process
-
-
-async def test_a_cancelled_waiter_takes_nothing_and_blocks_nobody(tmp_path: Path) -> None:
-    slots = CpuSlots(tmp_path, 1)
-    async with slots.hold():
-        waiter = asyncio.create_task(slots.hold().__aenter__())
-        await asyncio.sleep(0)
-        waiter.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await waiter
-    async with asyncio.timeout(1), slots.hold():
-        pass
 
 
 async def served(slots: CpuSlots, arrivals: list[Owner]) -> list[Owner]:
@@ -95,39 +82,6 @@ async def test_waiters_of_a_killed_process_are_skipped(tmp_path: Path) -> None:
         pass
 
 
-async def test_a_release_wakes_a_waiter_of_another_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu_slots, "_POLL_SECONDS", (60.0, 60.0))
-    first = await holder(tmp_path, 1)
-    slots, held = CpuSlots(tmp_path, 1), asyncio.Event()
-
-    async def wait() -> None:
-        async with slots.hold():
-            held.set()
-
-    waiter = asyncio.create_task(wait())
-    await until(lambda: list((tmp_path / "waiting").iterdir()))
-    await first.communicate(b"\n")
-    async with asyncio.timeout(20):
-        await held.wait()
-    await waiter
-    await until(lambda: sorted(path.name for path in tmp_path.iterdir()) == ["own-", "turns", "waiting"])
-    assert not list((tmp_path / "waiting").iterdir())
-
-
-async def test_without_named_pipes_waiters_look_for_themselves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def unsupported(path: str, mode: int) -> None:
-        raise PermissionError(path)
-
-    monkeypatch.setattr(os, "mkfifo", unsupported)
-    monkeypatch.setattr(cpu_slots, "_POLL_SECONDS", (60.0, 60.0))
-    first = await holder(tmp_path, 1)
-    waiter = asyncio.create_task(CpuSlots(tmp_path, 1).hold().__aenter__())
-    await until(lambda: list((tmp_path / "waiting").iterdir()))
-    await first.communicate(b"\n")
-    async with asyncio.timeout(20):
-        await waiter
-
-
 async def test_a_release_skips_a_process_that_was_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu_slots, "_POLL_SECONDS", (60.0, 60.0))
     monkeypatch.setattr(cpu_slots, "_STALE_SECONDS", 60.0)
@@ -143,13 +97,16 @@ async def test_a_release_skips_a_process_that_was_killed(tmp_path: Path, monkeyp
         await waiter
 
 
-async def test_a_waiter_that_is_cancelled_when_it_is_served_keeps_no_slot(tmp_path: Path) -> None:
-    slots, context = CpuSlots(tmp_path, 1), None
+@table("when", ["while it waits", "as the slot comes free", "when it is served"])
+async def test_a_cancelled_waiter_keeps_no_slot_and_blocks_nobody(tmp_path: Path, when: str) -> None:
+    slots = CpuSlots(tmp_path, 1)
     async with slots.hold():
-        context = slots.hold()
-        waiter = asyncio.create_task(context.__aenter__())
+        waiter = asyncio.create_task(slots.hold().__aenter__())
         await until(lambda: list((tmp_path / "waiting").iterdir()))
-    while list((tmp_path / "waiting").iterdir()):
+        if when == "while it waits":
+            waiter.cancel()
+            await asyncio.wait([waiter])
+    while when == "when it is served" and list((tmp_path / "waiting").iterdir()):
         await asyncio.sleep(0)
     waiter.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -158,17 +115,27 @@ async def test_a_waiter_that_is_cancelled_when_it_is_served_keeps_no_slot(tmp_pa
         pass
 
 
-async def test_a_waiter_that_is_cancelled_before_it_is_served_is_passed_over(tmp_path: Path) -> None:
-    slots = CpuSlots(tmp_path, 1)
-    async with slots.hold():
-        waiter = asyncio.create_task(slots.hold().__aenter__())
-        await until(lambda: list((tmp_path / "waiting").iterdir()))
-    # The slot is free, and nobody has run since.
-    waiter.cancel()
-    with pytest.raises(asyncio.CancelledError):
+@pytest.mark.parametrize("pipes", [True, False], ids=["told by a pipe", "without named pipes"])
+async def test_a_release_wakes_a_waiter_of_another_process(
+    pipes: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unsupported(path: str, mode: int) -> None:
+        raise PermissionError(path)
+
+    if not pipes:
+        # Then waiters look for themselves.
+        monkeypatch.setattr(os, "mkfifo", unsupported)
+    monkeypatch.setattr(cpu_slots, "_POLL_SECONDS", (60.0, 60.0))
+    first = await holder(tmp_path, 1)
+    slot = CpuSlots(tmp_path, 1).hold()
+    waiter = asyncio.create_task(slot.__aenter__())
+    await until(lambda: list((tmp_path / "waiting").iterdir()))
+    await first.communicate(b"\n")
+    async with asyncio.timeout(20):
         await waiter
-    async with asyncio.timeout(20), slots.hold():
-        pass
+    await slot.__aexit__(None, None, None)
+    await until(lambda: sorted(path.name for path in tmp_path.iterdir()) == ["own-", "turns", "waiting"])
+    assert not list((tmp_path / "waiting").iterdir())
 
 
 async def test_executions_that_wait_in_one_process_leave_one_ticket(

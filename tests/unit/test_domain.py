@@ -1,7 +1,5 @@
 """The domain's own rules: the fold over events, what a task must be, ids, the audit chain."""
 
-from __future__ import annotations
-
 import json
 import pickle
 from collections.abc import Callable
@@ -50,9 +48,7 @@ def with_limits(**changes: float) -> Task:
     return replace(TASK, constraints=Constraints(limits=replace(Limits(), **changes)))  # type: ignore[arg-type]
 
 
-def with_check(**changes: object) -> Task:
-    check = replace(CheckSpec(name="tests", command="make test"), **changes)  # type: ignore[arg-type]
-    return replace(TASK, constraints=Constraints(checks=(CheckSpec(name="fine", command="true"), check)))
+FINE = CheckSpec(name="fine", command="true")
 
 
 class TestTaskValidation:
@@ -73,7 +69,10 @@ class TestTaskValidation:
             (with_limits(max_iterations=0), "constraints.max_iterations"),
             (with_limits(max_tokens=-1), "constraints.max_tokens"),
             (with_limits(timeout_seconds=float("inf")), "constraints.timeout_seconds"),
-            (with_check(command="  "), "constraints.checks[1].command"),
+            (
+                replace(TASK, constraints=Constraints(checks=(FINE, replace(FINE, command="  ")))),
+                "constraints.checks[1].command",
+            ),
         ],
     )
     def test_each_bad_field_is_named(self, task: Task, field: str) -> None:
@@ -156,15 +155,6 @@ class TestAuditChain:
         fault = verify(entries)
         assert fault is not None
         assert fault.seq == (99 if change == "seq" else at + 1)
-
-    @given(length=st.integers(2, 8), data=st.data())
-    def test_dropping_swapping_and_cutting_are_found(self, length: int, data: st.DataObject) -> None:
-        entries, head = chain(length), chain(length)[-1].hash
-        at = data.draw(st.integers(0, length - 2))
-        assert verify(entries[:at] + entries[at + 1 :]) is not None
-        assert verify([*entries[:at], entries[at + 1], entries[at], *entries[at + 2 :]]) is not None
-        assert verify(entries[:-1]) is None
-        assert verify(entries[:-1], head=head) is not None
 
 
 class TestSmallRules:

@@ -1,7 +1,5 @@
 """What policy says about patches that real git wrote."""
 
-from __future__ import annotations
-
 import random
 import string
 import subprocess
@@ -14,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swe_ai_fleet.domain.task import Constraints, RepoRef, Role, Task, TaskKind
+from swe_ai_fleet.domain.task import Constraints, Role, Task
 from swe_ai_fleet.orchestrator.evidence import (
     Patch,
     PatchUnreadable,
@@ -25,6 +23,7 @@ from swe_ai_fleet.orchestrator.evidence import (
 )
 from swe_ai_fleet.tools.secrets import Secrets
 from tests.tables import table
+from tests.unit.test_executions import a_task
 
 Files = Mapping[str, str | bytes | None]
 TEXTS = (".py", ".go", ".toml", ".json", ".cfg", ".proto")
@@ -58,14 +57,7 @@ def _git(root: Path, *arguments: str) -> bytes:
 
 
 def task(role: Role = Role.DEV, **constraints: object) -> Task:
-    return Task(
-        task_id="t",
-        kind=TaskKind.DELIBERATE,
-        description="Do it.",
-        repo=RepoRef(location="/r"),
-        role=role,
-        constraints=Constraints(**constraints),
-    )
+    return a_task(role=role, constraints=Constraints(**constraints))
 
 
 def found(data: bytes, of: Task | None = None, *, tree: Path | None = None) -> list[str]:

@@ -1,7 +1,5 @@
 """The fold of an execution, event by event: what each leaves in the state, and what none may change any more."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from swe_ai_fleet.domain import event as ev
@@ -14,7 +12,7 @@ from swe_ai_fleet.domain.council import Council, CouncilMember
 from swe_ai_fleet.domain.environment import EnvironmentProposal, EnvironmentReport, EnvironmentRun
 from swe_ai_fleet.domain.examination import Examination
 from swe_ai_fleet.domain.execution import ExecutionState, fold
-from swe_ai_fleet.domain.message import AssistantMessage, ModelReply, ToolCall
+from swe_ai_fleet.domain.message import AssistantMessage, ModelReply
 from swe_ai_fleet.domain.review import Critique, VerifierScore, Vote
 from swe_ai_fleet.domain.run import APPROVAL_TOOL, tool_calls
 from swe_ai_fleet.domain.subtask import Derivation, SubtaskOutcome
@@ -43,15 +41,8 @@ BEGUN = (
 
 
 def said(sequence: int, agent_id: str, body: ev.EventBody) -> ev.StoredEvent:
-    event = ev.Event(
-        id=f"e/{agent_id}/1/{sequence}",
-        tenant="default",
-        execution_id="e",
-        task_id="t",
-        agent_id=agent_id,
-        at=f"2026-01-01T00:00:{sequence:02}+00:00",
-        body=body,
-    )
+    writer = ev.Writer(tenant="default", execution_id="e", task_id="t", agent_id=agent_id)
+    event = writer.event(body, ordinal=sequence, at=f"2026-01-01T00:00:{sequence:02}+00:00")
     return ev.StoredEvent(sequence=sequence, event=event)
 
 
@@ -64,18 +55,8 @@ def after(*told: ev.EventBody | tuple[str, ev.EventBody], first: int = 7) -> Exe
 
 
 def asks(agent_id: str, name: str = "p1") -> tuple[str, ev.EventBody]:
-    request = ApprovalRequest(
-        approval_id=name,
-        agent_id=agent_id,
-        policy=ApprovalPolicy.PLAN,
-        goal="g",
-        approach="a",
-        call=ToolCall(call_id="a", model_call_id="a", name="propose_approach", arguments="{}"),
-        step=1,
-        requested_at="2026-01-01T00:00:03+00:00",
-        memory="what was remembered",
-        diff="+ a line",
-    )
+    shown = {"memory": "what was remembered", "diff": "+ a line"}
+    request = sample(ApprovalRequest, approval_id=name, agent_id=agent_id, **shown)
     return agent_id, ev.ApprovalRequested(request=request, usage=Usage())
 
 
@@ -231,17 +212,7 @@ def test_a_step_is_told_with_its_time_and_heard_again_counts_once() -> None:
 
 def test_a_run_is_followed_from_its_claim_to_its_end() -> None:
     def entry(outcome: Outcome, digest: str, tool: str = "files") -> AuditEntry:
-        return AuditEntry(
-            seq=1,
-            at="",
-            execution_id="e",
-            agent_id=FIRST,
-            call_id="a",
-            tool=tool,
-            operation="read",
-            outcome=outcome,
-            hash=digest,
-        )
+        return sample(AuditEntry, outcome=outcome, hash=digest, tool=tool, operation="read")
 
     result = ToolResult(success=True, operation="files_read")
     reply = ModelReply(

@@ -1,7 +1,5 @@
 """Executions from acceptance to their published result, over the log in memory."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import json
@@ -27,11 +25,11 @@ from swe_ai_fleet.domain.errors import (
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, Delivery, RepoRef, Task, TaskKind
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.in_process import MemoryLog
-from swe_ai_fleet.orchestrator.execution_context import ExecutionDeps, Workflows
+from swe_ai_fleet.orchestrator.execution_context import Workflows
 from swe_ai_fleet.orchestrator.executions import Executions, Room
 from swe_ai_fleet.orchestrator.judging import Verifier
 from swe_ai_fleet.orchestrator.projection import over
-from tests.scripted_fleet import FAILED, PASSED, ScriptedFleet, ScriptedModel, ScriptedRun
+from tests.scripted_fleet import FAILED, PASSED, ScriptedFleet, ScriptedModel, ScriptedRun, execution_deps
 from tests.scripted_workspaces import DELIVERED_COMMIT, ScriptedWorkspaces
 
 SECONDS = 10
@@ -62,24 +60,13 @@ class World:
 
     @asynccontextmanager
     async def running(self, *, owner: str = "test", **options: object) -> AsyncIterator[Executions]:
-        deps = ExecutionDeps(
-            log=self.log,
-            blobs=self.log,
-            results=self.log,
-            fleet=self.fleet,
-            workspaces=self.workspaces,
-            model=self.model,
-            owner=owner,
-            pauses=(0.0, 0.0),
-            verifier=self.verifier,
-            signer=self.signer,
-            workflows=self.workflows,
-        )
+        given = {"fleet": self.fleet, "workspaces": self.workspaces, "model": self.model, "workflows": self.workflows}
+        judged = {"verifier": self.verifier, "signer": self.signer}
+        deps = execution_deps(self.log, owner=owner, pauses=(0.0, 0.0), **given, **judged)
         async with asyncio.timeout(SECONDS), Executions(deps, **options) as executions:
             yield executions
 
     async def run(self, task: Task):
-        """The state that a task ends in."""
         async with self.running() as executions:
             submission = await executions.submit(task)
             return await executions.wait(task.tenant, submission.execution_id)
@@ -253,24 +240,6 @@ async def test_cancelling_stops_the_agents_and_keeps_what_was_done(world: World)
     assert [json.loads(one.payload)["status"] for one in world.log.results] == ["cancelled"] * 2
 
 
-async def stored(world: World, task: Task, *more: ev.EventBody) -> None:
-    """An acceptance, and what else was said, of an orchestrator that is gone."""
-    writer = ev.Writer(tenant=task.tenant, execution_id=task.execution_id, task_id=task.task_id, generation=0)
-    repository = await world.workspaces.pin(task.tenant, task.repo)
-    async with world.log.journal(writer, fresh=True) as journal:
-        for body in (ev.ExecutionStarted(task=task, repository=repository, fingerprint=task.fingerprint()), *more):
-            await journal.append(body)
-
-
-async def test_a_result_that_was_not_told_is_told_at_the_next_start(world: World):
-    task = a_task()
-    await stored(world, task, ev.ExecutionFinished(status=ev.ExecutionStatus.FAILED, error="power cut"))
-    async with world.running() as executions:
-        await published(executions, task.execution_id)
-    assert [json.loads(one.payload)["error"] for one in world.log.results] == ["power cut"]
-    assert world.fleet.begun == []
-
-
 async def test_the_same_task_again_is_the_same_execution(world: World):
     async with world.running() as executions:
         first = await executions.submit(a_task())
@@ -338,16 +307,3 @@ async def test_a_bad_task_leaves_no_trace_and_nothing_is_accepted_while_no_model
         assert world.log.events == []
         world.model.fault = None
         assert not (await executions.submit(a_task())).existed
-
-
-async def test_an_acceptance_that_was_stored_but_never_answered_is_driven_all_the_same(world: World):
-    task = a_task()
-    async with world.running() as executions:
-        await stored(world, task)
-        submissions = await asyncio.gather(*(executions.submit(task) for _ in range(5)))
-        assert all(one.existed for one in submissions)
-        state = await executions.wait(task.tenant, task.execution_id)
-        await published(executions, task.execution_id)
-        await executions.submit(task)
-    assert state.status is ev.ExecutionStatus.COMPLETED
-    assert len(world.fleet.begun) == 3

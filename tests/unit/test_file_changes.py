@@ -1,7 +1,5 @@
 """Changes of several passages or files at once, and their undoing: whole or not at all, and never outside."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil
@@ -12,12 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swe_ai_fleet.domain.tool import Outcome, PolicyDecision, ToolResult
+from swe_ai_fleet.domain.tool import Outcome, ToolResult
 from swe_ai_fleet.testing.repositories import git, make_repository
 from swe_ai_fleet.tools import FileTool
 from tests.tables import table
-
-PYTHON = "def double(x):\n    return x + x\n\n\nprint(double(2))\n"
+from tests.unit.test_file_tool import PYTHON, failed, refused
 
 
 @pytest.fixture
@@ -48,17 +45,6 @@ def content(root: Path) -> dict[str, object]:
         return path.stat().st_mode, path.read_bytes() if path.is_file() else None
 
     return {str(path): state(path) for path in sorted(root.parent.rglob("*"))}
-
-
-def failed(result: ToolResult, *said: str) -> None:
-    assert result.outcome is Outcome.ERROR, result
-    assert all(text in result.error for text in said), result.error
-
-
-def refused(files: FileTool, result: ToolResult, *said: str) -> None:
-    entry = files.pipeline.trail.entries[-1]
-    assert (result.outcome, entry.outcome, entry.decision) == (Outcome.REFUSED, Outcome.REFUSED, PolicyDecision.REFUSED)
-    assert all(text in result.error for text in said), result.error
 
 
 def edit(old: str, new: str, replace_all: bool = False) -> dict[str, object]:

@@ -1,7 +1,5 @@
 """FileTool through its whole pipeline: what it does, what it says, what it refuses."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import hashlib
@@ -32,7 +30,6 @@ SEGMENTS = st.sampled_from(["..", ".", "", "src", "main.py", "out", "back", "up"
 
 @pytest.fixture(scope="module")
 def maze(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A workspace with links in all directions."""
     base = tmp_path_factory.mktemp("maze")
     root = base / "work"
     (root / "src/deep").mkdir(parents=True)

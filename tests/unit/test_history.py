@@ -1,7 +1,5 @@
 """The conversation of a run: append-only while it fits, well-formed whatever is taken away."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

@@ -1,7 +1,5 @@
 """HttpTool against real servers on this machine: what it fetches, what it says, what it refuses."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import json

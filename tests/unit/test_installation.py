@@ -1,6 +1,4 @@
-"""What `fleet init` writes: complete, private, made once, and looked over."""
-
-from __future__ import annotations
+"""What `fleet init` writes, prints and finds: complete, private, made once, and looked over."""
 
 import base64
 import hashlib
@@ -9,8 +7,10 @@ import stat
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from services.access.access_file import read_access
+from swe_ai_fleet.cli.main import app
 from swe_ai_fleet.domain.access import AccessRole
 from swe_ai_fleet.runtime.installation.authority import days_left, host_names, new_authority, new_certificate, signed_by
 from swe_ai_fleet.runtime.installation.installing import ROTATIONS, install
@@ -151,3 +151,39 @@ def test_the_manifests_hold_what_pods_need_and_no_more(tmp_path: Path) -> None:
     install(tmp_path)
     assert check(tmp_path) == ()
     assert {path.parent.name for path in (layout.kubernetes / "tenants").rglob("*.json")} == {"default"}
+
+
+runner = CliRunner()
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_it_shows_a_token_once_and_looks_at_what_is_there(tmp_path: Path) -> None:
+    first = runner.invoke(app, ["init", "fleet", "--tenants", "a, b", "--json"])
+    assert first.exit_code == 0, first.output
+    told = json.loads(first.stdout)
+    assert sorted(told["tokens"]) == ["a", "b"]
+    assert str(tmp_path / "fleet" / "fleet.toml") in told["written"]
+    again = runner.invoke(app, ["init", "fleet", "--json"])
+    assert json.loads(again.stdout) == {"written": [], "tokens": {}}
+    cluster = runner.invoke(app, ["init", "fleet", "--kubernetes"]).output
+    assert "next: `kubectl apply -k fleet/kubernetes`" in cluster
+    # A changed access file has to be told to the cluster.
+    runner.invoke(app, ["access", "token", "add", "x", "--file", "fleet/access.toml"])
+    assert runner.invoke(app, ["init", "fleet", "--check"]).exit_code == 1
+    runner.invoke(app, ["init", "fleet"])
+    assert runner.invoke(app, ["init", "fleet", "--check"]).exit_code == 0
+    (tmp_path / "fleet" / "tls" / "nats.pem").unlink()
+    looked = runner.invoke(app, ["init", "fleet", "--check", "--json"])
+    assert (looked.exit_code, (tmp_path / "fleet" / "tls" / "nats.pem").exists()) == (1, False)
+    assert [fault["fault"] for fault in json.loads(looked.stdout)["faults"]] == ["is missing"]
+    (tmp_path / "taken").write_text("a file, no directory")
+    for words, said in (
+        (("fleet", "--rotate", "everything"), "certificates"),
+        (("taken/fleet",), f"cannot write {tmp_path / 'taken'}"),
+    ):
+        refused = runner.invoke(app, ["init", *words])
+        assert (refused.exit_code, said in refused.output) == (2, True)

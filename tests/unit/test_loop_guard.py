@@ -1,7 +1,5 @@
 """Loops that an agent gets into, and things that only look like one."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterable, Mapping
@@ -52,16 +50,14 @@ def step(number: int, *calls: Call) -> Step:
     return Step(number=number, reply=AssistantMessage(tool_calls=asked), observations=seen, usage=Usage())
 
 
-def watch(
-    calls: Iterable[Call | tuple[Call, ...]], guard: LoopGuard | None = None
-) -> tuple[list[LoopAdvice | None], LoopGuard]:
-    guard = guard or LoopGuard(TOOLS)
+def watch(calls: Iterable[Call | tuple[Call, ...]]) -> list[LoopAdvice | None]:
+    guard = LoopGuard(TOOLS)
     steps: list[tuple[Call, ...]] = [one if isinstance(one[0], tuple) else (one,) for one in calls]  # type: ignore[misc]
-    return [guard.observe(step(number, *those)) for number, those in enumerate(steps, start=1)], guard
+    return [guard.observe(step(number, *those)) for number, those in enumerate(steps, start=1)]
 
 
-def actions(calls: Iterable[Call | tuple[Call, ...]], guard: LoopGuard | None = None) -> list[str]:
-    return [str(advice.action) if advice else "" for advice in watch(calls, guard)[0]]
+def actions(calls: Iterable[Call | tuple[Call, ...]]) -> list[str]:
+    return [str(advice.action) if advice else "" for advice in watch(calls)]
 
 
 class TestRepeats:
@@ -84,7 +80,7 @@ class TestRepeats:
     def test_the_same_failing_edit_three_times_is_one_whatever_is_read_in_between(self) -> None:
         edit = bad("edit_file", "the passage was not found", path="a.py", old="x")
         calls = [edit, ok("read_file", "1", path="a"), edit, ok("read_file", "2", path="b"), edit]
-        advice = watch(calls)[0][-1]
+        advice = watch(calls)[-1]
         assert advice is not None
         assert advice.pattern == "repeat: the same failing call 3 times, and nothing was changed in between"
 
@@ -102,7 +98,7 @@ class TestCycles:
     @table("period", [2, 3, 4])
     def test_of_two_to_four_steps(self, period: int) -> None:
         calls = [ok("run_command", f"out {n % period}", command=str(n % period)) for n in range(4 * period)]
-        advice, _ = watch(calls)
+        advice = watch(calls)
         first = next(index for index, one in enumerate(advice) if one is not None)
         found = advice[first]
         assert found is not None and first == 3 * period - 1
@@ -115,7 +111,7 @@ class TestCycles:
 class TestErrors:
     def test_one_kind_from_whatever_calls(self) -> None:
         calls = [bad("read_file", f"there is no file 'src/{n}/x.py'", path=str(n)) for n in range(4)]
-        advice = watch(calls)[0]
+        advice = watch(calls)
         assert advice[:3] == [None] * 3
         assert advice[3] is not None
         assert advice[3].pattern == "errors: 4 errors of the same kind in a row"
@@ -129,7 +125,7 @@ class TestNoProgress:
         return [ok("read_file", f"file {n}", path=str(n)) for n in (order * 3)[:count]]
 
     def test_nothing_new_for_long(self) -> None:
-        advice = watch(self.stale(15))[0]
+        advice = watch(self.stale(15))
         assert advice[:14] == [None] * 14
         assert advice[14] is not None
         assert advice[14].pattern == "no progress: 12 steps without anything new"
@@ -139,7 +135,7 @@ class TestNoProgress:
         for number, base in enumerate(self.stale(40)):
             tests = {"passed": number, "failed": 40 - number, "failing": []}
             calls += [base] if number % 6 else [base, ok("run_tests", "same words", tests=tests, n=0)]
-        assert "no progress" not in " ".join(one.pattern for one in watch(calls)[0] if one)
+        assert "no progress" not in " ".join(one.pattern for one in watch(calls) if one)
 
 
 class TestWaiting:

@@ -22,6 +22,7 @@ from swe_ai_fleet.domain.tool import Outcome, ToolResult
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.orchestrator.figures import RELATIVE_ERROR, Figures, Sketch
 from swe_ai_fleet.orchestrator.meter import Measurement, Meter
+from tests.sampling import sample
 
 NOW = 1_800_000_000.0
 DURATIONS = st.lists(st.integers(min_value=0, max_value=86_400_000), min_size=1, max_size=200)
@@ -88,10 +89,7 @@ class Log:
         return self.say(seconds, ev.ModelReplied(step=1, reply=reply, duration_ms=milliseconds), agent)
 
     def called(self, seconds: float, tool: str = "files", outcome: Outcome = Outcome.SUCCESS) -> Log:
-        entry = AuditEntry(
-            seq=1, at="", execution_id="", agent_id="", call_id="", tool=tool, operation="x", outcome=outcome,
-            duration_ms=40,
-        )  # fmt: skip
+        entry = sample(AuditEntry, tool=tool, operation="x", outcome=outcome, duration_ms=40)
         return self.say(seconds, ev.ToolFinished(entry=entry, result=ToolResult(success=True, operation="x")), "a")
 
     def finished(self, seconds: float, usage: Usage, stop: StopReason = StopReason.FINAL_ANSWER) -> Log:

@@ -1,7 +1,5 @@
 """How a process keeps its lease of calls to models: what it asks for and when, on virtual time, to the moment."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -75,27 +73,6 @@ def play(ledger: ScriptedLedger, quota: CallQuota, scene: Scene) -> None:
 def played(quota: CallQuota, **made: Any) -> Callable[[Scene], Callable[[], None]]:
     """A test on virtual time: a process with calls, and the ledger that it asks; what follows a `yield` comes later."""
     return lambda scene: lambda: play(ScriptedLedger(**made), quota, scene)
-
-
-@played(CALLS)
-async def test_nobody_is_asked_before_there_is_a_call_nor_told_farewell(
-    _: LeasedAdmission, ledger: ScriptedLedger
-) -> AsyncIterator[None]:
-    await asyncio.sleep(60)
-    yield  # and the process ends
-    assert ledger.asked == []
-
-
-@played(CALLS)
-async def test_the_lease_is_renewed_before_it_ends_while_a_call_is_under_way(
-    admission: LeasedAdmission, ledger: ScriptedLedger
-) -> AsyncIterator[None]:
-    await admission.admit(0)
-    await asyncio.sleep(10)
-    admission.settle(0, 0)
-    yield  # and the process ends
-    # A pause after each answer, then a third of the lease.
-    assert ledger.times[:4] == pytest.approx([number * (AGAIN + LEASE / 3) for number in range(4)], abs=0.002)
 
 
 @played(CALLS, slots=2)

@@ -1,7 +1,5 @@
 """Orchestration in parts, over the log in memory: agents follow a script, merges are lists of patches."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -15,11 +13,12 @@ from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.subtask import SKIPPED, Derivation, Subtask
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, Constraints, Task, TaskKind
 from swe_ai_fleet.domain.trajectory import StopReason
+from tests.recorded_runs import cut
 from tests.scripted_fleet import FAILED, PROVEN, ScriptedFleet, ScriptedRun
 from tests.scripted_workspaces import DRAFT
 from tests.tables import table
 from tests.unit.test_executions import World, a_task
-from tests.unit.test_peer_review import INSIDE, begins_with
+from tests.unit.test_peer_review import INSIDE
 
 T = TypeVar("T")
 TASK = a_task("build", kind=TaskKind.ORCHESTRATE, derive_subtasks=True, num_agents=1, rounds=0)
@@ -232,7 +231,7 @@ async def test_whatever_is_cut_off_is_carried_to_the_same_end():
     events = [(count, one) for count, one in enumerate(whole.log.events, 1) if not isinstance(one.body, INSIDE)]
     cuts = [count for count, event in events if event.execution_id == TASK.execution_id or count % 8 == 0]
     for count in cuts[:-1]:
-        world = scripted(Parts(log=begins_with(whole.log, count), workspaces=whole.workspaces))
+        world = scripted(Parts(log=cut(whole.log, count), workspaces=whole.workspaces))
         whole.workspaces.branches.clear()
         derived, delivered = bool(world.bodies(ev.SubtasksDerived)), bool(world.bodies(ev.WinnerDelivered))
         checked = any(one.report.candidate_id == "integration" for one in world.bodies(ev.ChecksFinished))

@@ -1,7 +1,5 @@
 """Rounds of peer review, over the log in memory: what they change, what they must not, and whoever takes them over."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterable
 from dataclasses import replace
@@ -25,6 +23,7 @@ from swe_ai_fleet.domain.task import DEFAULT_TENANT, Task
 from swe_ai_fleet.in_process import MemoryLog
 from swe_ai_fleet.orchestrator.judging import PEERS, Verifier, pairs
 from swe_ai_fleet.tools.secrets import Secrets
+from tests.recorded_runs import cut
 from tests.scripted_fleet import FAILED, PASSED, PROVEN, ScriptedRun
 from tests.unit.test_executions import World, a_task
 
@@ -55,8 +54,6 @@ def says(
 
 
 class Look(NamedTuple):
-    """What one reviewer was asked of one candidate."""
-
     reviewer_id: str
     round: int
     candidate: Candidate
@@ -154,22 +151,14 @@ async def test_an_answer_alone_goes_back_to_who_objected_and_may_end_the_objecti
     assert {one.judge_id: one.answers for one in world.fleet.judged}[TWO] == {ONE: answer}
 
 
-def shown(
-    on: str, *, passes_on_own: bool = True, passes_on: tuple[str, ...] = (), fails_on: tuple[str, ...] = ()
-) -> Callable[[ReviewAssignment, Subject], Critique]:
+def shown(on: str, *, passes_on_own: bool) -> Callable[[ReviewAssignment, Subject], Critique]:
     """A reviewer who shows a fault of one candidate by a command."""
 
     def review(assignment: ReviewAssignment, subject: Subject) -> Critique:
         if subject.candidate.candidate_id != on or assignment.reviewer_id != TWO:
             return says(assignment, subject)
-        proof = Proof(
-            command="python check.py",
-            outcome=ProofOutcome.REPRODUCED,
-            seen="exit code 1",
-            passes_on_own=passes_on_own,
-            passes_on=passes_on,
-            fails_on=fails_on,
-        )
+        reproduced = {"outcome": ProofOutcome.REPRODUCED, "seen": "exit code 1"}
+        proof = Proof(command="python check.py", passes_on_own=passes_on_own, **reproduced)
         return says(assignment, subject, ReviewVerdict.ACCEPT, 1.0, replace(MUST_FIX, proof=proof))
 
     return review
@@ -309,19 +298,6 @@ def scripted(**more: Any) -> World:
     return world
 
 
-def begins_with(log: MemoryLog, count: int) -> MemoryLog:
-    """A log that ends where its writers died."""
-    copy = MemoryLog()
-    copy._blobs = dict(log._blobs)
-    for record in log._records[:count]:
-        tenant, execution_id, agent_id = record.subject
-        writer = ev.Writer(
-            tenant=tenant, execution_id=execution_id, task_id="task-1", agent_id=agent_id, generation=record.generation
-        )
-        copy.store(writer, record.ordinal, record.data)
-    return copy
-
-
 INSIDE = (ev.RunStarted, ev.ModelReplied, ev.ToolStarted, ev.ToolFinished)
 """Events inside an agent's run: whoever takes over does the same behind each of them."""
 
@@ -337,7 +313,7 @@ async def taken_over(
     for count in range(first, last):
         if isinstance(whole.events[count - 1].body, INSIDE):
             continue
-        world = script(log=begins_with(whole, count))
+        world = script(log=cut(whole, count))
         before = [event.body for event in world.log.events]
         async with world.running() as executions:
             yield count, world, await executions.wait(DEFAULT_TENANT, task.execution_id), before

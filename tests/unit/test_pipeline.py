@@ -1,9 +1,8 @@
-"""The way of every operation: schema, validation, policy, audit, limits, masking, truncation."""
-
-from __future__ import annotations
+"""The way of every operation: validation, policy, limits, masking, truncation, and what its audit records."""
 
 import asyncio
 import hashlib
+import hmac
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
@@ -17,12 +16,12 @@ from hypothesis import strategies as st
 from pydantic import Field
 
 from swe_ai_fleet.codec import from_json, to_json
-from swe_ai_fleet.domain.audit import AuditEntry, verify
+from swe_ai_fleet.domain.audit import GENESIS, AuditEntry, verify
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.event import Event, EventBody, ToolFinished, ToolStarted
-from swe_ai_fleet.domain.tool import Outcome, ToolResult
+from swe_ai_fleet.domain.tool import OperationSpec, Outcome, PolicyDecision, ToolResult
 from swe_ai_fleet.tools import FileTool, Pipeline, ToolFailure, Toolkit, ToolLimits, operation
-from swe_ai_fleet.tools.audit import AuditTrail
+from swe_ai_fleet.tools.audit import AuditRecord, AuditTrail
 from swe_ai_fleet.tools.secrets import Secrets
 from tests.tables import table
 from tests.tool_doubles import ListJournal
@@ -62,6 +61,11 @@ class Sample(Toolkit):
     async def fail(self, reason: str) -> ToolResult:
         """Fail."""
         raise ToolFailure(f"it failed: {reason}")
+
+    @operation()
+    async def break_down(self) -> ToolResult:
+        """Have a bug."""
+        raise KeyError(TOKEN)
 
     @operation(time_limit_seconds=0.01)
     async def hang(self) -> ToolResult:
@@ -133,26 +137,12 @@ class TestHalfCharacters:
         assert verify(sample.pipeline.trail.entries) is None
 
 
-class Odd(Toolkit):
-    """Operations that end in ways no operation should."""
-
-    name = "odd"
-
-    def __init__(self, pipeline: Pipeline) -> None:
-        super().__init__(FileTool(Path()).workspace, pipeline)
-
-    @operation()
-    async def break_down(self) -> ToolResult:
-        """Have a bug."""
-        raise KeyError(TOKEN)
-
-
 class TestHonestRecords:
     """What the audit says is what happened, however a call ends."""
 
     async def test_a_bug_leaves_no_open_entry(self) -> None:
         journal = ListJournal()
-        tool = Odd(Pipeline(trail=AuditTrail(journal=journal), mask=Secrets([TOKEN])))
+        tool = kit(trail=AuditTrail(journal=journal), mask=Secrets([TOKEN]))
         with pytest.raises(KeyError):
             await tool.break_down()
         assert [entry.outcome for entry in tool.pipeline.trail.entries] == [Outcome.STARTED, Outcome.ERROR]
@@ -246,3 +236,74 @@ class TestTruncation:
         assert text[len(text) - len(tail) - characters : len(text) - len(tail)].count("\n") == lines
         if text.startswith("line"):  # cuts fall on line ends
             assert head.endswith("\n") and tail.startswith("line ")
+
+
+SPEC = OperationSpec(name="shell_run", tool="shell", operation="run", description="", parameters={})
+
+
+def opened(trail: AuditTrail, call_id: str = "c1", **secret: object) -> AuditRecord:
+    return trail.open(SPEC, arguments={"path": "***"}, secret=secret, call_id=call_id)
+
+
+def said(**told: object) -> ToolResult:
+    return ToolResult(**{"success": True, "operation": "shell_run", **told})
+
+
+def closed(result: ToolResult, whole: str = "") -> AuditEntry:
+    trail = AuditTrail(execution_id="e", agent_id="a")
+    assert opened(trail).close(result, whole=whole) is result
+    return trail.entries[-1]
+
+
+def digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def test_who_has_the_key_can_compute_the_digest_of_arguments() -> None:
+    trail, one, other = AuditTrail(key=b"k"), AuditTrail(), AuditTrail()
+    opened(trail, b=Path("x"), a=[1, "é"]).close(said())
+    opened(trail, a=[1, "é"], b=Path("x")).close(said())
+    canonical = b'{"a":[1,"\\u00e9"],"b":"' + repr(Path("x")).encode() + b'"}'
+    expected = hmac.new(b"k", canonical, hashlib.sha256).hexdigest()
+    assert [entry.arguments_digest for entry in trail.entries] == [expected, expected]
+    for nobodys in (one, other):
+        opened(nobodys, a=1).close(said())
+    assert one.entries[0].arguments_digest != other.entries[0].arguments_digest
+
+
+def test_an_entry_says_what_came_of_the_call() -> None:
+    failed = said(success=False, error="no", outcome=Outcome.ERROR, exit_code=3, duration=0.25)
+    entry = closed(failed)
+    assert (entry.outcome, entry.exit_code, entry.duration_ms) == (Outcome.ERROR, 3, 250)
+    assert (entry.output_digest, entry.bytes_out) == (digest("no"), 2)
+    trail = AuditTrail()
+    opened(trail).close(failed, PolicyDecision.REFUSED, "a rule")
+    refused = trail.entries[-1]
+    assert (refused.decision, refused.reason, entry.decision) == (
+        PolicyDecision.REFUSED,
+        "a rule",
+        PolicyDecision.ALLOWED,
+    )
+    cut = said(content="cut…", error="beside")
+    assert closed(cut).output_digest == digest("cut…")
+    assert closed(cut, whole="all of it").output_digest == digest("all of it")
+    assert closed(said(content="half \ud800")).bytes_out == len("half ?")
+    # A call that no model named has a name of its own.
+    for _ in range(2):
+        opened(trail, call_id="").close(said())
+    assert len({"", *(entry.call_id for entry in trail.entries[-2:])}) == 3
+
+
+async def test_a_trail_may_go_on_a_chain_that_is_kept_elsewhere() -> None:
+    kept: list[AuditEntry] = []
+
+    def seal(entry: AuditEntry) -> AuditEntry:
+        kept.append(entry.sealed(kept[-1].hash if kept else GENESIS))
+        return kept[-1]
+
+    one, other = AuditTrail(agent_id="a", seal=seal), AuditTrail(agent_id="b", seal=seal)
+    await opened(one).start()
+    opened(other).close(said())
+    assert one.entries + other.entries == kept
+    assert other.entries[0].prev_hash == one.head == kept[0].hash
+    assert verify(one.entries, head=one.head) is None

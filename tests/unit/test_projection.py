@@ -1,15 +1,17 @@
-"""What a replica knows of all executions: which ones it finds, and what it keeps of them in memory."""
-
-from __future__ import annotations
+"""What a replica knows of all executions: which ones it finds, what it keeps of them, and for how long."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from swe_ai_fleet import snapshots
+from swe_ai_fleet.adapters.jetstream import StreamSettings
 from swe_ai_fleet.codec import from_json
 from swe_ai_fleet.domain import event as ev
 from swe_ai_fleet.domain.approval import ApprovalRequest
@@ -22,6 +24,7 @@ from swe_ai_fleet.in_process import MemoryLog
 from swe_ai_fleet.orchestrator import projection as projection_module
 from swe_ai_fleet.orchestrator.projection import Projection
 from tests.sampling import sample
+from tests.tables import table
 
 TASK = Task(task_id="t", kind=TaskKind.DELIBERATE, description="x", repo=RepoRef(location="/r"), tenant="acme")
 ENDED = ev.ExecutionFinished(status=ev.ExecutionStatus.COMPLETED, winner_id="", usage=Usage(), duration_ms=1)
@@ -51,15 +54,8 @@ class Heads:
 
 
 def event(execution_id: str, body: ev.EventBody, *, at: str = "12:00", tenant: str = "acme") -> ev.Event:
-    return ev.Event(
-        id=f"{execution_id}/{body.type}",
-        tenant=tenant,
-        execution_id=execution_id,
-        task_id="t",
-        agent_id=ev.EXECUTION_SUBJECT,
-        at=f"2026-01-01T{at}:00.000+00:00",
-        body=body,
-    )
+    writer = ev.Writer(tenant=tenant, execution_id=execution_id, task_id="t")
+    return writer.event(body, ordinal=1, at=f"2026-01-01T{at}:00.000+00:00")
 
 
 def begun(execution_id: str, *, at: str = "12:00", **changes: object) -> ev.Event:
@@ -235,5 +231,45 @@ async def test_only_news_is_passed_on() -> None:
         await log.tell(own, CLAIMED)
         async with asyncio.timeout(5):
             assert (await heard.get()).event.body == CLAIMED
+    finally:
+        await projection.stop()
+
+
+DAY = 86_400.0
+
+
+@given(st.floats(1.0, 1000 * DAY), st.floats(0, 1000 * DAY))
+def test_blobs_outlive_events_and_buckets_do_not(kept: float, wanted: float) -> None:
+    settings = StreamSettings(max_age_seconds=kept)
+    assert kept < settings.blob_age_seconds <= kept + DAY
+    assert settings.lifetime(wanted) <= kept
+    assert settings.lifetime(wanted) == wanted or wanted > kept
+    forever = StreamSettings(max_age_seconds=0)
+    assert (forever.blob_age_seconds, forever.lifetime(wanted)) == (0, wanted)
+
+
+async def _say(log: MemoryLog, execution_id: str, *bodies: ev.EventBody) -> None:
+    own = ev.Writer(tenant="acme", execution_id=execution_id, task_id=execution_id, generation=1)
+    for body in bodies:
+        await log.tell(own, body)
+
+
+@table(("kept", "forgotten"), [(100.0, True), (0.0, False), (1000.0, False)])
+async def test_what_is_over_and_older_than_the_log_is_forgotten(kept: float, forgotten: bool) -> None:
+    log, now = MemoryLog(), [datetime.now(UTC).timestamp()]
+    projection = Projection(log, kept_seconds=kept, clock=lambda: now[0])
+    await _say(log, "over", begun("over").body, ENDED, ev.ResultPublished())
+    await _say(log, "open", begun("open").body)
+    await projection.start()
+    try:
+        assert {state.execution_id for state in projection.select("acme")} == {"over", "open"}
+        now[0] += 999 if not forgotten else 101
+        await _say(log, "next", begun("next").body, ENDED)
+        async with asyncio.timeout(5):
+            await projection.finished("acme", "next")
+        assert (projection.get("acme", "over") is None) is forgotten
+        assert (projection.end_sequence("acme", "over") == 0) is forgotten
+        # What is not over stays, however old: somebody has to end it.
+        assert projection.get("acme", "open") is not None
     finally:
         await projection.stop()

@@ -1,7 +1,5 @@
 """Which execution begins next, how many may wait, and who may drive one."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any

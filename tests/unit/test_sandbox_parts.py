@@ -1,7 +1,5 @@
 """The parts of the sandbox that need no sandbox: addresses, patterns, the call filter, disk use."""
 
-from __future__ import annotations
-
 import errno
 import struct
 from pathlib import Path

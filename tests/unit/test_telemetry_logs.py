@@ -1,12 +1,11 @@
-"""Log lines: one form for our own and for libraries, with the ids of what they are about, without secrets."""
-
-from __future__ import annotations
+"""Log lines without secrets, with the ids of what they are about; trace context that strangers send."""
 
 import asyncio
 import io
 import json
 import logging
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal
@@ -14,6 +13,7 @@ from typing import Literal
 import pytest
 import structlog
 
+from services.gateway.main import Observed
 from swe_ai_fleet.domain.event import ExecutionClaimed, Writer
 from swe_ai_fleet.in_process import MemoryLog
 from swe_ai_fleet.runtime.tool_services import secret_mask
@@ -55,13 +55,9 @@ def _lines(told: io.StringIO) -> list[dict[str, object]]:
     return [json.loads(line) for line in told.getvalue().splitlines()]
 
 
-def _mask(text: str) -> str:
-    return text.replace(SECRET, "***")
-
-
 @pytest.mark.parametrize("form", ["json", "text"])
 def test_secrets_are_masked_wherever_they_stand(told: Told, form: Literal["json", "text"]) -> None:
-    log = told.configure(form, _mask)
+    log = told.configure(form, lambda text: text.replace(SECRET, "***"))
     log.warning(f"with {SECRET}", value=SECRET, nested={"a": [SECRET]}, other=Path(SECRET))
     try:
         raise RuntimeError(SECRET)
@@ -118,3 +114,59 @@ async def test_what_ends_a_process_is_masked() -> None:
     _, told = await process.communicate()
     assert process.returncode == 1
     assert b"cannot go on with ***" in told and SECRET.encode() not in told
+
+
+PARENT = f"00-{'a' * 32}-{'b' * 16}-01"
+STATES = {
+    "": True,
+    "a=1": True,
+    "vendor@tenant=x:1;y, b-1=2": True,
+    "a=1" + " " * 500 + "x": False,
+    "a=1" + " " * 60_000 + "x": False,
+    ",".join(f"k{number}=v" for number in range(33)): False,
+    ",".join(f"k{number}={'v' * 50}" for number in range(12)): False,
+    "a=1,a=2": False,
+    "no member": False,
+    "a=b=c": False,
+    "a=1\r\nauthorization: x": False,
+    "\x00": False,
+}
+NO_PARENTS = ("", "x" * 60_000, PARENT.upper(), PARENT + "-" + "x" * 60_000, PARENT + "\n", f"00-{'a' * 32}")
+
+
+async def _stamped(parent: str, state: str = "", **more: str) -> dict[str, str]:
+    """What a gateway without a collector sends on with a request's calls."""
+    telemetry, stamped = Telemetry(), dict[str, str]()
+
+    async def app(scope, receive, send) -> None:
+        stamped.update(telemetry.stamp())
+        await send({"type": "http.response.start", "status": 200})
+
+    async def silent(message=None) -> None:
+        del message
+
+    given_ = {"traceparent": parent, "tracestate": state, **more}
+    headers = [(name.encode(), value.encode("utf-8", "replace")) for name, value in given_.items() if value]
+    scope = {"type": "http", "method": "GET", "path": "/api/x", "scheme": "http", "headers": headers}
+    await Observed(app, telemetry)(scope, silent, silent)
+    assert telemetry.stamp() == {}
+    return stamped
+
+
+async def test_what_is_whole_is_passed_on_and_what_is_hostile_left_out_without_a_word(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    for state, whole in STATES.items():
+        began = time.perf_counter()
+        kept = {"traceparent": PARENT, **({"tracestate": state} if state and whole else {})}
+        assert await _stamped(PARENT, state, baggage="user=me") == kept
+        # A pattern that backtracks would take minutes.
+        assert time.perf_counter() - began < 5
+    # Calls do not see each other's traces.
+    stamped = await asyncio.gather(_stamped(PARENT), _stamped(PARENT.replace("a", "c")), _stamped(""))
+    assert [one.get("traceparent") for one in stamped] == [PARENT, PARENT.replace("a", "c"), None]
+    for parent in NO_PARENTS:
+        assert await _stamped(parent, "a=1") == {}
+    # Whoever is not let in cannot write to the log of operators either.
+    assert not [one for one in caplog.records if one.name != "asyncio"]

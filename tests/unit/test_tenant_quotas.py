@@ -1,7 +1,5 @@
 """What one tenant may use, and that no other has less for it: turns, slots, tokens, the least approval, approvers."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from dataclasses import replace
@@ -17,10 +15,12 @@ from swe_ai_fleet.domain.errors import AlreadyExists, InvalidRequest, ResourceEx
 from swe_ai_fleet.domain.event import ExecutionStarted, ExecutionStatus
 from swe_ai_fleet.domain.task import ApprovalPolicy, Constraints, PinnedRepository, RepoRef, TaskKind
 from swe_ai_fleet.orchestrator.executions import Room
-from swe_ai_fleet.orchestrator.queue import QueuedExecution, TenantTurns, in_order
+from swe_ai_fleet.orchestrator.queue import TenantTurns, in_order
 from swe_ai_fleet.orchestrator.quotas import ConcurrencyLimiter, Quotas
 from tests.scripted_fleet import PROVEN, ScriptedRun
 from tests.unit.test_executions import World, a_task
+from tests.unit.test_queue import NOW
+from tests.unit.test_queue import one as queued
 
 NOON = datetime(2026, 5, 4, 12, tzinfo=UTC)
 
@@ -43,17 +43,6 @@ def quotas(spent: int = 0, **by_tenant: Quota | TenantRules) -> Quotas:
     return Quotas(rules=lambda name: rules.get(name, TenantRules(tenant=name)), spent=known, now=lambda: NOON)
 
 
-def waiting(tenant: str, number: int, *, agents: int = 1, priority: int = 0, caller: str = "ada") -> QueuedExecution:
-    return QueuedExecution(
-        execution_id=f"{tenant}-{number:03}",
-        tenant=tenant,
-        caller=caller,
-        priority=priority,
-        accepted_at=float(number),
-        agents=agents,
-    )
-
-
 # --- turns --------------------------------------------------------------------------------------------------------
 
 
@@ -64,12 +53,12 @@ def waiting(tenant: str, number: int, *, agents: int = 1, priority: int = 0, cal
 )
 def test_at_every_moment_no_tenant_is_more_than_one_place_ahead_of_its_share(backlogs, shares, data) -> None:
     entries = [
-        waiting(tenant, number, priority=data.draw(st.integers(0, 9)))
+        queued(f"{tenant}-{number:03}", tenant=tenant, priority=data.draw(st.integers(0, 9)), waited=-number)
         for tenant, count in backlogs.items()
         for number in range(count)
     ]
     weighs = {tenant: shares.get(tenant, 1.0) for tenant in backlogs}
-    ordered = in_order(entries, {}, now=1_000.0, tenants=TenantTurns(weights=weighs))
+    ordered = in_order(entries, {}, now=NOW + 1_000, tenants=TenantTurns(weights=weighs))
     assert sorted(one.execution_id for one in ordered) == sorted(one.execution_id for one in entries)
     begun: Counter[str] = Counter()
     for one in ordered:

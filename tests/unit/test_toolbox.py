@@ -1,7 +1,5 @@
 """The tools of a run: what is shown, what more can be asked for, and in which order calls are carried out."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,8 +1,8 @@
-"""A verifier model in a deliberation: who is scored, what scores do and cost."""
+"""A verifier model in a deliberation: who is scored, what scores do and cost, what people's ratings make of them."""
 
-from __future__ import annotations
+from collections.abc import Callable, Sequence
 
-from collections.abc import Callable
+import pytest
 
 from swe_ai_fleet.domain.assignment import ScoreAssignment
 from swe_ai_fleet.domain.budget import Usage
@@ -76,25 +76,41 @@ async def test_a_verifier_that_fails_or_is_lost_costs_its_word_only() -> None:
     assert told == dict.fromkeys((ONE, TWO), (None, None, "its score is not between 0 and 1"))
 
 
-async def test_scores_are_calibrated_by_what_people_said_of_earlier_ones() -> None:
-    scored = {VERIFIER_SCORE: "0.900000", VERIFIER_MODEL: "m"}
-    disliked = [WorkOutcome(subject_id=f"e{n}", rating=1, metadata=scored) for n in range(500)]
-    world = a_world()
-    world.verifier = Verifier(outcomes=lambda tenant: disliked if tenant == DEFAULT_TENANT else ())
-    state = await world.run(a_task(rounds=0))
-    assert state.scores[TWO].raw == 0.9
-    assert (state.scores[TWO].outcomes, state.scores[ONE].outcomes) == (500, 500)
-    assert state.scores[TWO].score is not None
-    assert state.scores[TWO].score < 0.1
-    assert {one.verifier for one in state.ranking if one.accepted} == {
-        round(state.scores[name].score or 0.0, 4) for name in (ONE, TWO)
-    }
+BELIEVED = {ONE: 0.7, TWO: 0.9, THREE: 0.1}
+
+
+def rated(score: str, rating: int, model: str = "m") -> WorkOutcome:
+    return WorkOutcome(
+        subject_id="e", success=True, rating=rating, metadata={VERIFIER_MODEL: model, VERIFIER_SCORE: score}
+    )
+
+
+async def scored(outcomes: Callable[[str], Sequence[WorkOutcome]]) -> tuple[list[float | None], set[int]]:
+    """The scores of three candidates after a tenant's outcomes, and how many of them counted."""
+    world = World(verifier=Verifier(outcomes=outcomes))
+    world.fleet.scoring = says(BELIEVED)
+    scores = (await world.run(a_task(rounds=0))).scores
+    return [scores[name].score for name in BELIEVED], {one.outcomes for one in scores.values()}
+
+
+async def test_a_verifier_that_praises_everything_is_taken_down_and_a_higher_score_never_gives_less() -> None:
+    praised = [rated("0.95", 5 if number % 2 else 1) for number in range(40)]
+    # Each bin has ten outcomes of its own middle beforehand; the one below is pooled with it where it promises more.
+    pooled = (20 + 10 * (0.9 + 0.7)) / (40 + 2 * 10)
+    found, _ = await scored(lambda tenant: praised if tenant == DEFAULT_TENANT else ())
+    assert found == pytest.approx([pooled, pooled, 0.1], abs=1e-6)
+    by_score = [(score, number) for score in BELIEVED.values() for number in range(100)]
+    right = [rated(str(score), 5 if number < 100 * score else 1) for score, number in by_score]
+    assert (await scored(lambda _: right))[0] == pytest.approx(list(BELIEVED.values()), abs=1e-6)
+
+
+async def test_only_what_people_rated_under_the_same_model_counts_and_few_or_no_outcomes_change_nothing() -> None:
+    others = [rated("0.8", 0), rated("0.8", 5, "other"), *(rated(score, 5) for score in ("nan", "much", "1.5"))]
+    unscored = WorkOutcome(subject_id="e", success=True, rating=5)
+    few = [*(rated("0.9", 2) for _ in range(19)), *others, unscored]
+    assert await scored(lambda _: few) == (list(BELIEVED.values()), {19})
 
     def unavailable(tenant: str) -> tuple[WorkOutcome, ...]:
         raise Unavailable("the bucket does not answer")
 
-    # Few of them, and such as cannot be had, leave scores as they are.
-    for outcomes in (lambda _: disliked[:1], unavailable):
-        world = a_world()
-        world.verifier = Verifier(outcomes=outcomes)
-        assert (await world.run(a_task(rounds=0))).scores[TWO].score == 0.9
+    assert (await scored(unavailable))[0] == list(BELIEVED.values())
