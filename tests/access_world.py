@@ -1,5 +1,7 @@
 """Tenants, tokens and keys for tests: an access file, and everything that somebody may show who is in it or is not."""
 
+from __future__ import annotations
+
 import base64
 import hashlib
 import hmac

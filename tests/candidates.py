@@ -1,5 +1,7 @@
 """A candidate as an agent hands it in, and calls as they stand in its audit chain."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count

@@ -1,5 +1,7 @@
 """What the scripted model says in chats: chosen by the person's last message, not by how the chat began."""
 
+from __future__ import annotations
+
 from swe_ai_fleet.testing import Conversation, ScriptRequest, Turn
 
 

@@ -1,5 +1,7 @@
 """Commands for sandboxes, what lives of them, and sandboxes of an ordinary user's."""
 
+from __future__ import annotations
+
 import asyncio
 import json
 import os

@@ -1,5 +1,7 @@
 """What several suites share: one NATS server, one scripted model, one running fleet for the whole run."""
 
+from __future__ import annotations
+
 import gc
 import os
 import re

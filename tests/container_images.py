@@ -1,5 +1,7 @@
 """Container images made here: layers of entries, as an OCI layout, a docker archive, or of this machine's programs."""
 
+from __future__ import annotations
+
 import gzip
 import hashlib
 import io

@@ -1,5 +1,7 @@
 """A docker engine of our own for tests: it touches neither the network of this host nor any other engine's data."""
 
+from __future__ import annotations
+
 import os
 import shutil
 import signal

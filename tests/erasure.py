@@ -1,5 +1,7 @@
 """Where a text is left: everything that NATS stores, and files."""
 
+from __future__ import annotations
+
 import base64
 import zlib
 from collections.abc import AsyncGenerator

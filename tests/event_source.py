@@ -1,5 +1,7 @@
 """A gRPC server that has executions' events and streams them as the orchestrator does, and events to fill it with."""
 
+from __future__ import annotations
+
 import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence

@@ -1,5 +1,7 @@
 """Repositories and candidates that evidence is gathered about: real git, real sandbox, real test runners."""
 
+from __future__ import annotations
+
 import asyncio
 import subprocess
 from collections.abc import AsyncGenerator, Mapping

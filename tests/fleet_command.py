@@ -1,5 +1,7 @@
 """`fleet` as its users run it: a process of its own."""
 
+from __future__ import annotations
+
 import asyncio
 import json
 import os

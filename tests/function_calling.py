@@ -1,5 +1,7 @@
 """A function-calling agent at a scripted model server, and what a run of it told."""
 
+from __future__ import annotations
+
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any

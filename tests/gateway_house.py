@@ -1,5 +1,7 @@
 """The gateway with a room of routes before its own, for tests of who is admitted as whom."""
 
+from __future__ import annotations
+
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager

@@ -1,5 +1,7 @@
 """A real git server over HTTP, with a password."""
 
+from __future__ import annotations
+
 import asyncio
 import base64
 import os

@@ -1,5 +1,7 @@
 """A reader of Telegram's MarkdownV2 that is as strict as Telegram's own: what it takes, Telegram takes."""
 
+from __future__ import annotations
+
 import re
 from dataclasses import dataclass, field
 

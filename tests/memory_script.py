@@ -1,5 +1,7 @@
 """What the scripted model does with what it is told from before: the same model, with and without a memory."""
 
+from __future__ import annotations
+
 from swe_ai_fleet.testing import Conversation
 from tests.chat_script import called, final
 

@@ -1,5 +1,7 @@
 """Many servers of one model that come, drain, die and saturate while agents are at work; a router before them."""
 
+from __future__ import annotations
+
 import asyncio
 from collections import Counter
 from collections.abc import Sequence

@@ -1,5 +1,7 @@
 """Every operation of the catalogue, with arguments that are valid for each, and a repository for some."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path

@@ -3,6 +3,8 @@
 What `solve` does with the clone is the agent; the rest is what any harness needs to sit in a council.
 """
 
+from __future__ import annotations
+
 import asyncio
 import subprocess
 import tempfile

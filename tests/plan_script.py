@@ -1,5 +1,7 @@
 """What the scripted model says in plan sessions."""
 
+from __future__ import annotations
+
 from swe_ai_fleet.testing import Conversation, Turn
 from tests.chat_script import called, final
 

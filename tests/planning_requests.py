@@ -1,5 +1,7 @@
 """A fast, a simple and a complex request to an agent that plans, and what its model says to them."""
 
+from __future__ import annotations
+
 import json
 
 from swe_ai_fleet.testing import Conversation, Script, Turn

@@ -5,6 +5,8 @@ With `user_namespace` (`hostUsers: false`) its ids are those of a range of the h
 runtimes show it (no `procMount: Unmasked`). Bubblewrap stands for the runtime; cgroups and networks are the host's.
 """
 
+from __future__ import annotations
+
 import ctypes
 import json
 import os

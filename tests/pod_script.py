@@ -3,6 +3,8 @@
 Its requirements come from an index, its tests start servers and processes that share a lock.
 """
 
+from __future__ import annotations
+
 import asyncio
 import json
 import os

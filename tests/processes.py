@@ -1,5 +1,7 @@
 """Processes of a run: marked, killed without a word, and looked for when nothing may be left."""
 
+from __future__ import annotations
+
 import asyncio
 import os
 import secrets

@@ -1,5 +1,7 @@
 """What a PromQL expression names: enough of its grammar to find metrics and labels, and to notice what is none."""
 
+from __future__ import annotations
+
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,5 +1,7 @@
 """A fleet on the store of an earlier version, with work under way; `labs/recorded_store.py` records one."""
 
+from __future__ import annotations
+
 import fcntl
 import json
 import shutil

@@ -1,5 +1,7 @@
 """What scripted reviewers answer, whatever number of candidates they are shown."""
 
+from __future__ import annotations
+
 import json
 
 REVIEWER = "You review candidates of other agents"

@@ -1,5 +1,7 @@
 """A fleet that does what it is told: agents without models."""
 
+from __future__ import annotations
+
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing

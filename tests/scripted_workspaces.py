@@ -1,5 +1,7 @@
 """Repositories that do what they are told, without git."""
 
+from __future__ import annotations
+
 import hashlib
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager

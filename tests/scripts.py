@@ -1,5 +1,7 @@
 """What the scripted model says in end-to-end tests, chosen by a marker in the task's description."""
 
+from __future__ import annotations
+
 import json
 import os
 

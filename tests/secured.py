@@ -1,5 +1,7 @@
 """A secured installation for tests, and the NATS server that it configures."""
 
+from __future__ import annotations
+
 import asyncio
 import signal
 import socket

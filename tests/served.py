@@ -1,5 +1,7 @@
 """Which RPCs of the contract this tree serves: those of an extension that was deleted are UNIMPLEMENTED."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 
 from google.protobuf.descriptor import MethodDescriptor

@@ -1,5 +1,7 @@
 """What tests of sub-agents and plan sessions stand on: a scripted model over HTTP, a repository, a web on loopback."""
 
+from __future__ import annotations
+
 import json
 import shutil
 from collections.abc import AsyncGenerator, Mapping

@@ -1,5 +1,7 @@
 """Tables: many rows in one test, where each as a test of its own would take longer to begin than to run."""
 
+from __future__ import annotations
+
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -1,5 +1,7 @@
 """What tools are tested with: a journal, names and a network that lead to this machine, sites; how their calls end."""
 
+from __future__ import annotations
+
 import socket
 import ssl
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence

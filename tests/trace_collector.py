@@ -1,5 +1,7 @@
 """An OpenTelemetry collector that keeps what it is sent: OTLP over HTTP, spans only."""
 
+from __future__ import annotations
+
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence

@@ -6,6 +6,8 @@ first argument is: with its own descriptors, directory, variables, signals and e
 command itself, so nothing of one is left for the next.
 """
 
+from __future__ import annotations
+
 import json
 import os
 import signal

@@ -1,5 +1,7 @@
 """What the scripted model says to executions that people watch on the page."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 
 from swe_ai_fleet.testing import Conversation, Turn

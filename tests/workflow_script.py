@@ -1,5 +1,7 @@
 """What the scripted model says to the nodes of the workflow templates, chosen by a marker in their inputs."""
 
+from __future__ import annotations
+
 from swe_ai_fleet.testing import Conversation, Turn
 from tests.chat_script import called, final
 from tests.reviewing import REVIEWER, accepting

@@ -1,5 +1,7 @@
 """Addresses inside, named by callers as repositories: in every spelling, by name, by a redirect, over ssh."""
 
+from __future__ import annotations
+
 import asyncio
 import json
 import os

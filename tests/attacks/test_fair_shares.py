@@ -4,6 +4,8 @@ Each attack fills a machine of two slots from many executions of one tenant; the
 tenants, where everything is done in one name.
 """
 
+from __future__ import annotations
+
 import asyncio
 import os
 from collections.abc import AsyncGenerator

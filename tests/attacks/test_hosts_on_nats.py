@@ -1,5 +1,7 @@
 """A host of agents that was taken over, on NATS: it does what is its tenant's work, and nothing of anybody else's."""
 
+from __future__ import annotations
+
 import asyncio
 import base64
 import json

@@ -1,5 +1,7 @@
 """Archives of container images that would get out of their root, or fill the node: refused, or taken without harm."""
 
+from __future__ import annotations
+
 import gzip
 import hashlib
 import json

@@ -1,5 +1,7 @@
 """System calls, files and variables that reach beyond a sandbox, made for real on both levels and without one."""
 
+from __future__ import annotations
+
 import asyncio
 import errno
 import json

@@ -1,5 +1,7 @@
 """Keys of model servers, and addresses that they do not belong to."""
 
+from __future__ import annotations
+
 import os
 
 import pytest

@@ -1,5 +1,7 @@
 """Who may knock: the sockets that the processes of one machine listen on, found by looking at all of them."""
 
+from __future__ import annotations
+
 import asyncio
 import ipaddress
 import os

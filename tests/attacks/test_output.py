@@ -5,6 +5,8 @@ its CPU time for a text: a reader whose work grows with the square of a line nee
 that looks at each character once next to none.
 """
 
+from __future__ import annotations
+
 import json
 import multiprocessing
 import re

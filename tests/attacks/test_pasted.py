@@ -1,5 +1,7 @@
 """Commands that the fleet prints for people to paste, made of words that models, repositories and callers chose."""
 
+from __future__ import annotations
+
 import io
 import json
 import shlex

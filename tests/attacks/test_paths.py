@@ -1,5 +1,7 @@
 """Paths of repositories on the server, aimed at the fleet's own state and at other tenants."""
 
+from __future__ import annotations
+
 import hashlib
 import subprocess
 from pathlib import Path

@@ -4,6 +4,8 @@ All of it is rewritten consistently: entries changed, every hash recomputed, the
 replaced. What is left is what the orchestrator signed.
 """
 
+from __future__ import annotations
+
 import json
 import os
 import subprocess

@@ -1,5 +1,7 @@
 """A repository's files, aimed at the settings of whoever stands in it."""
 
+from __future__ import annotations
+
 import os
 import subprocess
 import sys

@@ -1,5 +1,7 @@
 """Code of one repository's build, aimed at the environment in which other repositories and candidates are tested."""
 
+from __future__ import annotations
+
 import json
 import re
 from dataclasses import replace

@@ -5,6 +5,8 @@ that they find on PATH are shims: one for each program writes its name down and 
 awk, find and xargs start is recorded too. `canary` and programs that do harm only leave their name.
 """
 
+from __future__ import annotations
+
 import os
 import select
 import shutil

@@ -4,6 +4,8 @@ Each is tried for real by `socket_calls.py`, as root and as an ordinary user; th
 way.
 """
 
+from __future__ import annotations
+
 import asyncio
 import errno
 import json

@@ -1,5 +1,7 @@
 """What the fleet reads and keeps of a clone or a build, while directories become links and files pipes."""
 
+from __future__ import annotations
+
 import asyncio
 import os
 import re

@@ -1,5 +1,7 @@
 """What a tenant stores must not fill the fleet: a checkpoint takes the place of the one before it."""
 
+from __future__ import annotations
+
 import asyncio
 import os
 import time

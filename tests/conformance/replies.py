@@ -1,5 +1,7 @@
 """Replies as servers send them, each with what an agent has to make of it; and the agent that is made to read them."""
 
+from __future__ import annotations
+
 import json
 import re
 from collections.abc import Mapping, Sequence

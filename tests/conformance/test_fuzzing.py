@@ -1,5 +1,7 @@
 """Whatever bytes a model sends: the run ends with a reason, and its history answers every call exactly once."""
 
+from __future__ import annotations
+
 import asyncio
 import json
 from collections.abc import AsyncIterator

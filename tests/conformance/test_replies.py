@@ -3,6 +3,8 @@
 The cases stand in `cases/`, by kind. Those of `recorded.json` were sent by vLLM 0.32 with random weights.
 """
 
+from __future__ import annotations
+
 import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack

@@ -1,5 +1,7 @@
 """A users' example run as what it is: a program of its own, which knows of the fleet what its environment says."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from pathlib import Path
 

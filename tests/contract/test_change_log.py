@@ -1,5 +1,7 @@
 """What every log of changes does: in memory and on a real JetStream, also when that is killed in between."""
 
+from __future__ import annotations
+
 import asyncio
 import json
 import uuid

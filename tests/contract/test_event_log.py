@@ -1,5 +1,7 @@
 """What every event log, blob store and result bus does: in memory and on a real JetStream."""
 
+from __future__ import annotations
+
 import asyncio
 import hashlib
 import uuid

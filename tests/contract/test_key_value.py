@@ -1,5 +1,7 @@
 """What every key-value store does: in memory and on a real JetStream."""
 
+from __future__ import annotations
+
 import asyncio
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence

@@ -1,5 +1,7 @@
 """The users' examples A to C and E8 to E14, each a program; docs/behaviours.md says what differs from the text."""
 
+from __future__ import annotations
+
 import ast
 import json
 from collections.abc import AsyncGenerator

@@ -1,5 +1,7 @@
 """Protobuf messages that nobody thought of: made from a descriptor, or a good one gone wrong."""
 
+from __future__ import annotations
+
 import random
 from collections.abc import Sequence
 from typing import Any

@@ -1,5 +1,7 @@
 """Every RPC, asked what nobody thought of: nothing crashes, and nothing a caller sends is called our fault."""
 
+from __future__ import annotations
+
 import asyncio
 import os
 import random

@@ -3,6 +3,8 @@
 Each gets a tenth of a second here; `make fuzz SECONDS=60` gives each a minute. What hangs meets the test's time limit.
 """
 
+from __future__ import annotations
+
 import asyncio
 import json
 import os

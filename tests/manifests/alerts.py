@@ -1,5 +1,7 @@
 """Alert rules as the Prometheus operator takes them; `python -m tests.manifests.alerts` writes the component's copy."""
 
+from __future__ import annotations
+
 from tests.manifests.objects import DEPLOY
 
 SOURCE = DEPLOY.parent / "observability" / "prometheus" / "alerts.yaml"

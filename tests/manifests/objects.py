@@ -1,5 +1,7 @@
 """Manifests as tests look at them: objects, the Pods that they make, and what those are told."""
 
+from __future__ import annotations
+
 import json
 import os
 import re

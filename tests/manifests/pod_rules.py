@@ -1,5 +1,7 @@
 """Rules for what Pods are and may do; the others are in `rules.py`."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterator, Sequence
 from decimal import Decimal

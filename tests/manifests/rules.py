@@ -1,5 +1,7 @@
 """What every manifest of ours must keep to. Each rule tells what is wrong, nothing where all is well."""
 
+from __future__ import annotations
+
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence

@@ -1,5 +1,7 @@
 """What containers are told is what their programs take: settings, files, modules, secrets."""
 
+from __future__ import annotations
+
 import base64
 import importlib.util
 import json

@@ -4,6 +4,8 @@ The schemas are those of `kubernetes-validate`, read once: the package itself re
 custom resources only the Pods in them are looked at: no Python package ships the projects' own definitions.
 """
 
+from __future__ import annotations
+
 import json
 import re
 from collections.abc import Iterator, Sequence

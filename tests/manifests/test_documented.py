@@ -1,5 +1,7 @@
 """What documents have a reader do with kubectl: directories build, files are there, kubectl knows the options."""
 
+from __future__ import annotations
+
 import re
 import shlex
 import subprocess

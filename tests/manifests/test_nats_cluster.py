@@ -1,5 +1,7 @@
 """Three NATS servers with the configuration and secrets that a cluster gets: TLS between them, accounts, R3 streams."""
 
+from __future__ import annotations
+
 import asyncio
 import os
 import socket

@@ -1,5 +1,7 @@
 """Every overlay and every site keeps to every rule, and every rule sees a manifest that does not."""
 
+from __future__ import annotations
+
 import json
 from pathlib import Path
 from typing import Any, cast

@@ -1,5 +1,7 @@
 """What containers are told is what their programs take: settings, the words of Ray and NATS, alerts, dashboards."""
 
+from __future__ import annotations
+
 import json
 import os
 import re

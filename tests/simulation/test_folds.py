@@ -1,5 +1,7 @@
 """The state is a function of what each writer said, not of how the log happened to interleave them."""
 
+from __future__ import annotations
+
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace

@@ -1,5 +1,7 @@
 """The journals on JetStream over a bad network: one writer at a time, nothing twice, nothing lost that was answered."""
 
+from __future__ import annotations
+
 import asyncio
 import base64
 import json

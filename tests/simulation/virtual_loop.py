@@ -1,5 +1,7 @@
 """An asyncio loop on virtual time: whoever sleeps is woken as soon as nobody else has anything to do."""
 
+from __future__ import annotations
+
 import asyncio
 from collections.abc import Callable, Coroutine
 from heapq import heappop

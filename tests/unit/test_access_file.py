@@ -1,5 +1,7 @@
 """The access file: what it says, how its faults are told, and what `fleet access` makes of it."""
 
+from __future__ import annotations
+
 import json
 import stat
 from datetime import UTC, datetime, timedelta

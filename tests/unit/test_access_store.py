@@ -1,5 +1,7 @@
 """Who is known by what they show: tokens, JWTs, certificates, and a file that changes meanwhile."""
 
+from __future__ import annotations
+
 import asyncio
 import json
 import ssl

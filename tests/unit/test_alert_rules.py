@@ -1,5 +1,7 @@
 """Alerts are expressions that say what to do, and runbooks have an entry for each."""
 
+from __future__ import annotations
+
 import re
 import shutil
 import subprocess

@@ -1,5 +1,7 @@
 """Equal behaviour: what a normalised patch leaves out, and what it must not."""
 
+from __future__ import annotations
+
 import difflib
 from dataclasses import replace
 

@@ -1,5 +1,7 @@
 """The other built-in tools: files, the web against servers on this machine, people, the calculator."""
 
+from __future__ import annotations
+
 import asyncio
 import math
 import os

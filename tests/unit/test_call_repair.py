@@ -1,5 +1,7 @@
 """Calls written as text are found and nothing else is; and what a call is read as, whatever is written in it."""
 
+from __future__ import annotations
+
 import json
 import time
 from types import SimpleNamespace

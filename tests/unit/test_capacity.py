@@ -1,5 +1,7 @@
 """`fleet capacity` and docs/capacity.md: one set of figures, and an example that is what the command prints."""
 
+from __future__ import annotations
+
 import json
 import re
 from pathlib import Path

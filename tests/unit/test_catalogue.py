@@ -1,5 +1,7 @@
 """Which tools a run holds and which its model is shown."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,5 +1,7 @@
 """Which services are called over TLS, and what a card says of it."""
 
+from __future__ import annotations
+
 import json
 import os
 import subprocess

@@ -1,5 +1,7 @@
 """Answers as channels take them: read, escaped, cut into pages, with tables."""
 
+from __future__ import annotations
+
 import sys
 from types import FrameType
 

@@ -1,5 +1,7 @@
 """Audit chains rebuilt from events."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Callable
 from dataclasses import replace

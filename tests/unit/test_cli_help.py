@@ -1,5 +1,7 @@
 """The help of every command, and that its examples are commands."""
 
+from __future__ import annotations
+
 import re
 import shlex
 import subprocess

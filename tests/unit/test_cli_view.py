@@ -1,5 +1,7 @@
 """What reaches a terminal: untrusted text, hostile events, faults of an order before anything is asked."""
 
+from __future__ import annotations
+
 import asyncio
 import io
 import threading

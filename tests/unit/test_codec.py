@@ -4,6 +4,8 @@
 rewritten: it is what some log out there holds.
 """
 
+from __future__ import annotations
+
 import json
 from dataclasses import replace
 from pathlib import Path

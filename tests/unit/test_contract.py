@@ -1,5 +1,7 @@
 """Domain values and messages of the contract: what was sent is sent the same, and what is sent comes back."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Mapping
 from dataclasses import fields

@@ -1,5 +1,7 @@
 """Councils: who sits in them, how a task uses them, and the store that keeps them."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 from pathlib import Path
 

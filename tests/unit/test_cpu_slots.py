@@ -1,5 +1,7 @@
 """CPU slots: as many holders as slots, over processes, in order, and freed by death."""
 
+from __future__ import annotations
+
 import asyncio
 import os
 import sys

@@ -1,5 +1,7 @@
 """The tables of documents name tests and modules that exist."""
 
+from __future__ import annotations
+
 import ast
 import re
 import subprocess

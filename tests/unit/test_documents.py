@@ -1,5 +1,7 @@
 """The documents name commands, options, settings, files and tests that exist."""
 
+from __future__ import annotations
+
 import re
 import shlex
 from functools import cache

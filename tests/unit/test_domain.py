@@ -1,5 +1,7 @@
 """The domain's own rules: the fold over events, what a task must be, ids, the audit chain."""
 
+from __future__ import annotations
+
 import json
 import pickle
 from collections.abc import Callable

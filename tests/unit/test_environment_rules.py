@@ -1,5 +1,7 @@
 """What is decided from a repository's files, and what of an environment run's answer is taken: nothing is built."""
 
+from __future__ import annotations
+
 import json
 import shlex
 from collections.abc import Mapping

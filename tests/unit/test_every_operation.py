@@ -1,5 +1,7 @@
 """What must hold of every operation of the catalogue, without a sandbox: schema, observations, traits, audit."""
 
+from __future__ import annotations
+
 import asyncio
 import inspect
 import json

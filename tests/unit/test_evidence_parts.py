@@ -1,5 +1,7 @@
 """The parts of evidence that need no clone: comparing test runs, verdicts, sharing runs, keeping outputs."""
 
+from __future__ import annotations
+
 import asyncio
 from collections.abc import Iterable
 from dataclasses import replace

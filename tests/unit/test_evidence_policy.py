@@ -1,5 +1,7 @@
 """What policy says about patches that real git wrote."""
 
+from __future__ import annotations
+
 import random
 import string
 import subprocess

@@ -1,5 +1,7 @@
 """Cross-examination: what tests of other authors may and may not do to a verdict and to a place."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations

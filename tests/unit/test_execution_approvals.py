@@ -1,5 +1,7 @@
 """What waits for people under each policy, and executions that wait: restarts, time-outs, decisions out of turn."""
 
+from __future__ import annotations
+
 import asyncio
 import json
 from collections.abc import Mapping, Sequence

@@ -1,5 +1,7 @@
 """The fold of an execution, event by event: what each leaves in the state, and what none may change any more."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 
 from swe_ai_fleet.domain import event as ev

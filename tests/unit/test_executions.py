@@ -1,5 +1,7 @@
 """Executions from acceptance to their published result, over the log in memory."""
 
+from __future__ import annotations
+
 import asyncio
 import hashlib
 import json

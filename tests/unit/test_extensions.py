@@ -1,5 +1,7 @@
 """Extensions: their parts load, and each can be deleted with its tests."""
 
+from __future__ import annotations
+
 import pkgutil
 import shutil
 import subprocess

@@ -1,5 +1,7 @@
 """Changes of several passages or files at once, and their undoing: whole or not at all, and never outside."""
 
+from __future__ import annotations
+
 import hashlib
 import os
 import shutil

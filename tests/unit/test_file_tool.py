@@ -1,5 +1,7 @@
 """FileTool through its whole pipeline: what it does, what it says, what it refuses."""
 
+from __future__ import annotations
+
 import asyncio
 import contextlib
 import hashlib

@@ -1,5 +1,7 @@
 """What HTTP clients write and read: JSON of messages, and one message for each stored event."""
 
+from __future__ import annotations
+
 import json
 import random
 from collections.abc import Sequence

@@ -1,5 +1,7 @@
 """Whole logs of every version so far, as they stood on NATS: today's code reads them, and folds them to the same."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,5 +1,7 @@
 """The conversation of a run: append-only while it fits, well-formed whatever is taken away."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
 import pytest

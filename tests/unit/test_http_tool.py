@@ -1,5 +1,7 @@
 """HttpTool against real servers on this machine: what it fetches, what it says, what it refuses."""
 
+from __future__ import annotations
+
 import asyncio
 import hashlib
 import json

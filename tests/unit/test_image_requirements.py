@@ -1,5 +1,7 @@
 """What an image installs is read off the lock; and the Dockerfile names what is there."""
 
+from __future__ import annotations
+
 import importlib.util
 import re
 import sys

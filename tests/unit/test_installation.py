@@ -1,5 +1,7 @@
 """What `fleet init` writes, prints and finds: complete, private, made once, and looked over."""
 
+from __future__ import annotations
+
 import base64
 import hashlib
 import json

@@ -1,5 +1,7 @@
 """Votes: who is asked about what, what is made of the replies, and what of them can be read."""
 
+from __future__ import annotations
+
 from collections import Counter
 from dataclasses import dataclass, field
 

@@ -1,5 +1,7 @@
 """What a replica holds to be alive, and what its lease does while NATS is away."""
 
+from __future__ import annotations
+
 import asyncio
 import os
 from collections.abc import AsyncIterator

@@ -1,5 +1,7 @@
 """What may be named as a repository."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import pytest

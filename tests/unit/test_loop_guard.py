@@ -1,5 +1,7 @@
 """Loops that an agent gets into, and things that only look like one."""
 
+from __future__ import annotations
+
 import json
 import time
 from collections.abc import Iterable, Mapping

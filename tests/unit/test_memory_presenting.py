@@ -1,5 +1,7 @@
 """Poisoned memories in a prompt: data behind a fence, with nothing in it that a model or a terminal takes for more."""
 
+from __future__ import annotations
+
 import re
 import unicodedata
 

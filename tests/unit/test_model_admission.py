@@ -1,5 +1,7 @@
 """The fleet's limits on calls to models: the ledger's arithmetic, and how a process hands its lease out."""
 
+from __future__ import annotations
+
 import asyncio
 from collections import Counter
 from dataclasses import dataclass

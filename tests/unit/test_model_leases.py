@@ -1,5 +1,7 @@
 """How a process keeps its lease of calls to models: what it asks for and when, on virtual time, to the moment."""
 
+from __future__ import annotations
+
 import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Coroutine

@@ -1,5 +1,7 @@
 """What the pool decides: circuits, windows, whom to ask, who waits for how long. The models are plain functions."""
 
+from __future__ import annotations
+
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace

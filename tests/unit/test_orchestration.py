@@ -1,5 +1,7 @@
 """Orchestration in parts, over the log in memory: agents follow a script, merges are lists of patches."""
 
+from __future__ import annotations
+
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace

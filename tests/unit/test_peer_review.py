@@ -1,5 +1,7 @@
 """Rounds of peer review, over the log in memory: what they change, what they must not, and whoever takes them over."""
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterable
 from dataclasses import replace

@@ -1,5 +1,7 @@
 """The way of every operation: validation, policy, limits, masking, truncation, and what its audit records."""
 
+from __future__ import annotations
+
 import asyncio
 import hashlib
 import hmac

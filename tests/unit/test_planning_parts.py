@@ -1,5 +1,7 @@
 """What planning is made of: reading plans, judging complexity, the fast path, contradictions, the ids of calls."""
 
+from __future__ import annotations
+
 import json
 import time
 from collections.abc import AsyncIterator

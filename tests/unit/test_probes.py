@@ -1,5 +1,7 @@
 """What probes of Kubernetes are told: readiness, liveness, and on an address of their own without TLS."""
 
+from __future__ import annotations
+
 import asyncio
 
 import grpc.aio

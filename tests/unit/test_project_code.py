@@ -1,5 +1,7 @@
 """Which builds provably run no code of the repository: other commits share what they make, and nothing else."""
 
+from __future__ import annotations
+
 from swe_ai_fleet.environments import RepositoryFiles
 from swe_ai_fleet.environments.project_code import project_code
 from tests.tables import table

@@ -1,5 +1,7 @@
 """What a replica knows of all executions: which ones it finds, what it keeps of them, and for how long."""
 
+from __future__ import annotations
+
 import asyncio
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager

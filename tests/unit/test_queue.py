@@ -1,5 +1,7 @@
 """Which execution begins next, how many may wait, and who may drive one."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any

@@ -1,5 +1,7 @@
 """The registry of tools: classes, functions and plug-ins, executed and offered to agents as operations."""
 
+from __future__ import annotations
+
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any

@@ -1,5 +1,7 @@
 """A repository's documents, docstrings and history as a memory, searched in the sandbox."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from contextlib import chdir
 from pathlib import Path

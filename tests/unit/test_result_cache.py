@@ -1,5 +1,7 @@
 """Identical read-only calls: answered from before where that cannot be wrong, and said so where it may be old."""
 
+from __future__ import annotations
+
 import asyncio
 import json
 from collections.abc import AsyncIterator

@@ -1,5 +1,7 @@
 """An agent run folded from its events: exactly what the model saw, from whatever prefix of them there is."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 from typing import Any
 

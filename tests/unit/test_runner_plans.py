@@ -1,5 +1,7 @@
 """How a command and a selection become a plan: nothing of it is run here."""
 
+from __future__ import annotations
+
 import json
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,7 @@
 """What test runners and linters print, and which linters a repository configures."""
 
+from __future__ import annotations
+
 import json
 import time
 from collections.abc import Mapping

@@ -1,5 +1,7 @@
 """The parts of the sandbox that need no sandbox: addresses, patterns, the call filter, disk use."""
 
+from __future__ import annotations
+
 import errno
 import struct
 from pathlib import Path

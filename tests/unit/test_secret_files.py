@@ -1,5 +1,7 @@
 """Secrets by reference: a setting that is named by the file that holds it."""
 
+from __future__ import annotations
+
 import json
 import re
 from pathlib import Path

@@ -1,5 +1,7 @@
 """Masking by value: every form, every place, every chunking, every cut."""
 
+from __future__ import annotations
+
 import base64
 import html
 import json

@@ -1,5 +1,7 @@
 """Ranking: what evidence may and may not do."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 from math import inf
 

@@ -1,5 +1,7 @@
 """Which shell commands a person should see first: the harmless are few and named, everything else has a reason."""
 
+from __future__ import annotations
+
 import time
 
 from hypothesis import given, settings

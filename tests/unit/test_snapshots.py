@@ -1,5 +1,7 @@
 """Projections that are saved and restored: they come to what the log comes to, wherever a writer was killed."""
 
+from __future__ import annotations
+
 import asyncio
 import hashlib
 import json

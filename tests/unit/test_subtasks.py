@@ -1,5 +1,7 @@
 """Subtasks as a graph, as tasks of their own, and plans that are split on request."""
 
+from __future__ import annotations
+
 import itertools
 import json
 from dataclasses import dataclass, field, replace

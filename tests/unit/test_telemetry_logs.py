@@ -1,5 +1,7 @@
 """Log lines without secrets, with the ids of what they are about; trace context that strangers send."""
 
+from __future__ import annotations
+
 import asyncio
 import io
 import json

@@ -1,5 +1,7 @@
 """What one tenant may use, and that no other has less for it: turns, slots, tokens, the least approval, approvers."""
 
+from __future__ import annotations
+
 import asyncio
 from collections import Counter
 from dataclasses import replace

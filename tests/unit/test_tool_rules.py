@@ -1,5 +1,7 @@
 """What a run may call and reach: the rules themselves, apart from the pipeline that keeps them."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any

@@ -1,5 +1,7 @@
 """A verifier model in a deliberation: who is scored, what scores do and cost, what people's ratings make of them."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 
 import pytest

@@ -1,5 +1,7 @@
 """As many candidates as are needed, and a checklist of the statement that decides beside them."""
 
+from __future__ import annotations
+
 import asyncio
 import json
 from collections.abc import Awaitable, Callable

@@ -1,5 +1,7 @@
 """DockerTool without an engine: what it refuses, what it would ask for, what goes into a build."""
 
+from __future__ import annotations
+
 import io
 import os
 import tarfile

@@ -1,5 +1,7 @@
 """A server that speaks Neo4j's wire protocol (Bolt 5.4) and answers from a script; it knows no Cypher."""
 
+from __future__ import annotations
+
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress

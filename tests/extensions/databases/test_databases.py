@@ -1,5 +1,7 @@
 """Statements that go on when their call is over, or reach further than their words say, on real databases."""
 
+from __future__ import annotations
+
 import asyncio
 import os
 import resource

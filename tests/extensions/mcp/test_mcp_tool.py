@@ -1,5 +1,7 @@
 """MCP servers as tools, as processes and behind a URL: configuration, listing, bounds of what they may send."""
 
+from __future__ import annotations
+
 import json
 import sys
 from collections.abc import AsyncIterator, Mapping
