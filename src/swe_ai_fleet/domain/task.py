@@ -54,7 +54,8 @@ class Role(StrEnum):
 class TaskKind(StrEnum):
     """`deliberate` ranks candidates and applies nothing; `orchestrate` delivers the winner; `workflow` runs one.
 
-    `judge` ranks patches that somebody hands in: no agent works on it. `plan` is a goal of a plan session.
+    `judge` ranks patches that somebody hands in: no agent works on it. `plan` is a goal of a plan session, `chat` a
+    message of a chat.
     """
 
     DELIBERATE = "deliberate"
@@ -62,6 +63,15 @@ class TaskKind(StrEnum):
     WORKFLOW = "workflow"
     JUDGE = "judge"
     PLAN = "plan"
+    CHAT = "chat"
+
+    @property
+    def in_process(self) -> bool:
+        """Whether its model works in the orchestrator's process and not as an agent of the fleet.
+
+        Its task is the whole session, of which each execution is an attempt.
+        """
+        return self in (TaskKind.PLAN, TaskKind.CHAT)
 
 
 class PlanningMode(StrEnum):

@@ -51,6 +51,7 @@ _OPERATIONS = {
     TaskKind.WORKFLOW: "workflow",
     TaskKind.JUDGE: "judgement",
     TaskKind.PLAN: "plan",
+    TaskKind.CHAT: "chat",
 }
 _MOST_OPEN = 100_000
 _MOST_ENDED = 20_000

@@ -41,8 +41,8 @@ async def test_plans_use_up_the_day_of_their_tenant(tmp_path: Path) -> None:
             open_tenant_plans(settings, executions=executions) as plans,
         ):
             assert await quotas.check_tokens("small") == 1
-            await plans.of("small").execute_plan("Find out what is new.", session_id="s")
-            usage = (await plans.of("small").session("s")).usage
+            await plans("small").execute_plan("Find out what is new.", session_id="s")
+            usage = (await plans("small").session("s")).usage
         assert usage.model_calls > 0
         async with asyncio.timeout(10):
             while await spent("small") < usage.total_tokens:

@@ -95,8 +95,8 @@ class Recorder:
             raise PermanentError(f"the events of {execution_id} cannot be read: {fault.message}") from fault
         if state is None or not state.status.terminal:
             raise PermanentError(f"the beginning of {execution_id} is no longer in the log")
-        if state.task.kind in (TaskKind.JUDGE, TaskKind.PLAN):
-            # A judgement did no work; the outcome of a plan was recorded when it ran.
+        if state.task.kind is TaskKind.JUDGE or state.task.kind.in_process:
+            # A judgement and a chat did no work; the outcome of a plan was recorded when it ran.
             return
         refused: list[str] = []
         postponed: list[FleetError] = []

@@ -197,7 +197,7 @@ async def open_service(stack: Stack) -> AsyncGenerator[Service]:
         repositories=stack.workspaces,
     ) as plans:
         yield service_of(
-            PlanningServicer(plans=plans.of, mask=secret_mask(stack.settings), admit=stack.executions.check_tokens)
+            PlanningServicer(plans=plans, mask=secret_mask(stack.settings), admit=stack.executions.check_tokens)
         )
 
 
