@@ -27,11 +27,16 @@ def cut(log: MemoryLog, count: int) -> MemoryLog:
     """A log that holds the first so many events of another and all of its blobs: what a process that died leaves."""
     left = MemoryLog()
     left._blobs = log._blobs
-    for number, event in enumerate(log.events[:count], start=1):
+    for event in log.events[:count]:
+        _, _, generation, ordinal = event.id.split("/")
         writer = Writer(
-            tenant=event.tenant, execution_id=event.execution_id, task_id=event.task_id, agent_id=event.agent_id
+            tenant=event.tenant,
+            execution_id=event.execution_id,
+            task_id=event.task_id,
+            agent_id=event.agent_id,
+            generation=int(generation),
         )
-        left.store(writer, number, to_json(event))
+        left.store(writer, int(ordinal), to_json(event))
     return left
 
 

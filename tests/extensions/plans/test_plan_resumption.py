@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.domain.audit import verify
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import PreconditionFailed
@@ -41,6 +40,7 @@ from swe_ai_fleet.extensions.plans.store import KeyValueSessions
 from swe_ai_fleet.in_process import MemoryKeyValue, MemoryLog
 from swe_ai_fleet.testing import Turn
 from tests.extensions.plans.plan_parts import plans_in
+from tests.recorded_runs import cut
 from tests.sub_agent_world import PLANNER, RESEARCHER, SESSION, call, says, world
 
 GOAL, GAP = "Round invoice totals", "Stripe API"
@@ -76,22 +76,6 @@ class Kept(KeyValueSessions):
 
     def last(self, status: SessionStatus) -> PlanSession:
         return next(session for session in reversed(self.put_so_far) if session.status is status)
-
-
-def cut(events: Sequence[Event], count: int) -> MemoryLog:
-    """A log that holds so many events."""
-    log = MemoryLog()
-    for event in events[:count]:
-        _, _, generation, ordinal = event.id.split("/")
-        writer = Writer(
-            tenant=event.tenant,
-            execution_id=event.execution_id,
-            task_id=event.task_id,
-            agent_id=event.agent_id,
-            generation=int(generation),
-        )
-        log.store(writer, int(ordinal), to_json(event))
-    return log
 
 
 def of(events: Sequence[Event], agent_id: str, kind: type) -> list[Any]:
@@ -178,7 +162,7 @@ async def test_cut_off_anywhere_a_proposal_and_what_follows_its_approval_go_on(t
 
         # Every third event: each kind is the last one of some log.
         for count in range(1, approved_at + 1, 3):
-            log = cut(whole.events, count)
+            log = cut(whole, count)
             before = log.events
             kinds = [type(event.body).__name__ for event in before]
             asked = len(place.server.bodies)
@@ -194,7 +178,7 @@ async def test_cut_off_anywhere_a_proposal_and_what_follows_its_approval_go_on(t
             assert sum(str(body["messages"][0]["content"]).startswith(SESSION) for body in new) == 2 - replied, kinds
 
         for count in range(approved_at + 1, len(whole.events) + 1, 3):
-            log = cut(whole.events, count)
+            log = cut(whole, count)
             before = log.events
             kinds = [type(event.body).__name__ for event in before[approved_at:]]
             replied = len(of(before, "planner-2", ModelReplied))

@@ -23,9 +23,12 @@ from services.grpc_server import serve_grpc
 from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalResolution
 from swe_ai_fleet.domain.errors import InvalidRequest
-from swe_ai_fleet.domain.task import DEFAULT_TENANT, RepoRef, Task, TaskKind
+from swe_ai_fleet.domain.event import ExecutionFinished, ExecutionStarted, ExecutionStatus, Writer
+from swe_ai_fleet.domain.task import DEFAULT_TENANT, PinnedRepository, RepoRef, Task, TaskKind
+from swe_ai_fleet.extensions.webhooks.notification import notification_of
 from swe_ai_fleet.extensions.webhooks.sender import Schedule
 from swe_ai_fleet.extensions.webhooks.service import open_notifications
+from swe_ai_fleet.in_process import MemoryLog
 from swe_ai_fleet.orchestrator.execution_context import ExecutionDeps
 from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.runtime.channels import named_field
@@ -371,3 +374,14 @@ async def test_secrets_are_told_once(world: World, nats: EmbeddedNats, capsys: p
     assert "Fleet-Reason" in stored
     for where in (shown, text.out, text.err, stored):
         assert "very-secret" not in where and made.secret.removeprefix("whsec_") not in where
+
+
+async def test_messages_of_chats_are_not_told() -> None:
+    log, unread = MemoryLog(), PinnedRepository(tenant=DEFAULT_TENANT, location="", commit="")
+    for kind, told in ((TaskKind.CHAT, False), (TaskKind.PLAN, True)):
+        task = Task(task_id="s", kind=kind, description="Hello", repo=RepoRef(location=""))
+        writer = Writer(tenant=DEFAULT_TENANT, execution_id=task.execution_id, task_id="s", generation=0)
+        started = await log.tell(writer, ExecutionStarted(task=task, repository=unread, fingerprint=""))
+        ended = await log.tell(writer, ExecutionFinished(status=ExecutionStatus.COMPLETED, duration_ms=1))
+        heard = [await notification_of(stored, log, lambda text: text) for stored in (started, ended)]
+        assert [one is not None for one in heard] == [told, told]

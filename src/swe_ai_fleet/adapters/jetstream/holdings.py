@@ -350,7 +350,7 @@ def _owns(tenant: str, key: str) -> bool:
 
 def _task_in(key: str, following: int) -> str:
     """The id of a task in a key; one with other characters than keys have is written as hexadecimal behind `=`."""
-    tokens = key.split(".")
+    tokens = _BEFORE_TENANT.sub("", key).split(".")
     name = ".".join(tokens[1 : len(tokens) - following])
     with suppress(ValueError):
         return bytes.fromhex(name.removeprefix("=")).decode() if name.startswith("=") else name

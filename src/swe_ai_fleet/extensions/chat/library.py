@@ -21,9 +21,11 @@ from swe_ai_fleet.codec import from_json
 from swe_ai_fleet.conversations.pages import Channel
 from swe_ai_fleet.domain.errors import Fenced, Unavailable
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
-from swe_ai_fleet.extensions.chat.answering import AnswerStep, ChatAnswer
-from swe_ai_fleet.extensions.chat.chat import Chat
+from swe_ai_fleet.extensions.chat.answering import Answering, ChatAnswer
+from swe_ai_fleet.extensions.chat.chat import Chat, answering_chats
+from swe_ai_fleet.extensions.chat.drive import TenantChats
 from swe_ai_fleet.extensions.chat.opening import chat_rules, chat_tools, mcp_tools
+from swe_ai_fleet.extensions.chat.progress import AnswerStep
 from swe_ai_fleet.extensions.chat.reply_run import SYSTEM_PROMPT
 from swe_ai_fleet.extensions.chat.session import (
     ChatState,
@@ -36,6 +38,7 @@ from swe_ai_fleet.extensions.chat.session import (
 from swe_ai_fleet.ports import Memories
 from swe_ai_fleet.runtime.execution_tools import FleetView, TaskStarter
 from swe_ai_fleet.runtime.knowledge import open_library_memory
+from swe_ai_fleet.runtime.own_executions import own_executions
 from swe_ai_fleet.runtime.private_files import write_private
 from swe_ai_fleet.runtime.run_deps import NamedModel
 from swe_ai_fleet.settings import Settings
@@ -245,10 +248,8 @@ class ChatSession:
             model = await stack.enter_async_context(self._access.open())
             mcp = await stack.enter_async_context(mcp_tools(self._settings)) if self._mcp else ()
             waits = self._access.waits(_RETRY_WAITS)
-            yield Chat(
+            answering = Answering(
                 model=model,
-                tools=(*self._tools, *mcp),
-                store=self._store,
                 memories=memories,
                 fleet=self._fleet,
                 starter=self._starter,
@@ -261,4 +262,7 @@ class ChatSession:
                 ),
                 secrets=self._access.mask,
                 system_prompt=self._system_prompt,
-            )
+            ).offering((*self._tools, *mcp))
+            executions = await stack.enter_async_context(own_executions(self._settings, model))
+            chats = answering_chats(executions, lambda _: TenantChats(answering=answering, store=self._store))
+            yield (await stack.enter_async_context(chats))(DEFAULT_TENANT)

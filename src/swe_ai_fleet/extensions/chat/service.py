@@ -15,9 +15,10 @@ from swe_ai_fleet.contract import from_enum, to_message
 from swe_ai_fleet.conversations.pages import Channel
 from swe_ai_fleet.domain.errors import fields_named
 from swe_ai_fleet.domain.text import milliseconds
-from swe_ai_fleet.extensions.chat.answering import AnswerStep, ChatAnswer, ProgressKind
+from swe_ai_fleet.extensions.chat.answering import ChatAnswer
 from swe_ai_fleet.extensions.chat.chat import Chat
 from swe_ai_fleet.extensions.chat.opening import open_chats
+from swe_ai_fleet.extensions.chat.progress import AnswerStep, ProgressKind
 from swe_ai_fleet.extensions.chat.session import CHATS_BUCKET, MAX_CARD_CHARS, ChatState, check_namespaces
 from swe_ai_fleet.runtime.execution_tools import ExecutionsView
 from swe_ai_fleet.runtime.stack import Stack
@@ -59,6 +60,7 @@ class ConversationServicer(ConversationServiceServicer):
             message_id=request.message_id,
             namespaces=namespaces,
             seen_turn=request.seen_turn if request.HasField("seen_turn") else None,
+            by=principal().name,
         )
         async with aclosing(progress):
             async for update in progress:
@@ -100,11 +102,11 @@ async def open_service(deps: Stack) -> AsyncGenerator[Service]:
     """The chats of a fleet as a service to be served, until the context ends. Raises InvalidRequest, Unavailable."""
 
     def view(tenant: str) -> ExecutionsView:
-        return ExecutionsView(deps.executions, tenant=tenant, by=lambda: principal().name)
+        return ExecutionsView(deps.executions, tenant=tenant)
 
     store = await deps.log.bucket(CHATS_BUCKET, ttl_seconds=CHATS_KEPT_SECONDS)
     async with open_chats(
-        deps.settings, store=store, fleet=view, starter=view, memories=deps.context, spending=deps.spending
+        deps.settings, store=store, executions=deps.executions, fleet=view, starter=view, memories=deps.context
     ) as chats:
         yield service_of(ConversationServicer(chats, admit=deps.executions.check_tokens))
 
