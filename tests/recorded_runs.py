@@ -12,7 +12,7 @@ from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.domain.budget import Prices
 from swe_ai_fleet.domain.candidate import Artifacts, Candidate
 from swe_ai_fleet.domain.environment import Environment
-from swe_ai_fleet.domain.event import Writer
+from swe_ai_fleet.domain.event import CONTROL_SUBJECT, CancelRequested, Writer
 from swe_ai_fleet.domain.task import PinnedRepository, RepoRef, Task, TaskKind
 from swe_ai_fleet.in_process import MemoryLog
 from swe_ai_fleet.testing.repositories import make_repository
@@ -38,6 +38,19 @@ def cut(log: MemoryLog, count: int) -> MemoryLog:
         )
         left.store(writer, int(ordinal), to_json(event))
     return left
+
+
+async def cancel(log: MemoryLog, reason: str) -> None:
+    """Cancel the execution that a log tells of last."""
+    last = log.events[-1]
+    caller = Writer(
+        tenant=last.tenant,
+        execution_id=last.execution_id,
+        task_id=last.task_id,
+        agent_id=CONTROL_SUBJECT,
+        generation=0,
+    )
+    await log.tell(caller, CancelRequested(reason=reason))
 
 
 class Runs:

@@ -65,14 +65,6 @@ class TaskKind(StrEnum):
     PLAN = "plan"
     CHAT = "chat"
 
-    @property
-    def in_process(self) -> bool:
-        """Whether its model works in the orchestrator's process and not as an agent of the fleet.
-
-        Its task is the whole session, of which each execution is an attempt.
-        """
-        return self in (TaskKind.PLAN, TaskKind.CHAT)
-
 
 class PlanningMode(StrEnum):
     """`simple` carries out one plan, `agentic` chooses each next step, `hybrid` lets the task's complexity decide."""

@@ -22,7 +22,7 @@ from swe_ai_fleet.domain.event import (
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.task import TaskKind
 from swe_ai_fleet.orchestrator.drive import Drive
-from swe_ai_fleet.orchestrator.execution_context import KindDriver
+from swe_ai_fleet.orchestrator.execution_context import IN_PROCESS, KindDriver
 from swe_ai_fleet.orchestrator.projection import Projection, claimable
 from swe_ai_fleet.orchestrator.queue import Line, Passes, QueuedExecution, TenantTurns, in_order, weights
 from swe_ai_fleet.orchestrator.quotas import Rules, no_rules
@@ -175,7 +175,7 @@ class Dispatcher:
                 return
             most = quotas[execution.tenant]
             state = waiting[execution.execution_id]
-            full = most and at_work[execution.tenant] >= most and not state.task.kind.in_process
+            full = most and at_work[execution.tenant] >= most and state.task.kind not in IN_PROCESS
             if full and not state.owner:
                 continue
             room -= 1
@@ -206,13 +206,13 @@ class Dispatcher:
             elsewhere = state.execution_id not in self._drives and state.owner in alive and not state.status.terminal
             # Its parts have places of their own, and what works in process is no agent.
             kind = state.task.kind
-            apart = state.task.derive_subtasks or kind is TaskKind.WORKFLOW or kind.in_process
+            apart = state.task.derive_subtasks or kind is TaskKind.WORKFLOW or kind in IN_PROCESS
             if elsewhere and state.execution_id not in asking and not apart:
                 counts[state.task.tenant] += max(1, state.task.num_agents)
         return counts
 
     def _free(self, state: ExecutionState) -> bool:
-        if state.task.kind.in_process and not state.status.terminal:
+        if state.task.kind in IN_PROCESS and not state.status.terminal:
             waits = state.status is ExecutionStatus.AWAITING_APPROVAL and not state.cancel_requested
             if waits or state.task.kind not in self.drivers:
                 # There may be many that nobody decides about any more.

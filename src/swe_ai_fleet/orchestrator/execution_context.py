@@ -18,7 +18,7 @@ from swe_ai_fleet.domain.candidate import Candidate
 from swe_ai_fleet.domain.errors import AgentLost, Fenced, FleetError, Unavailable
 from swe_ai_fleet.domain.event import AuditHeadSigned, ExecutionStatus, RunLost, RunReassigned
 from swe_ai_fleet.domain.execution import ExecutionState
-from swe_ai_fleet.domain.task import PinnedRepository, Task
+from swe_ai_fleet.domain.task import PinnedRepository, Task, TaskKind
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.orchestrator.approvals import Approvals
 from swe_ai_fleet.orchestrator.recipes import Recipes
@@ -40,6 +40,9 @@ if TYPE_CHECKING:
     from swe_ai_fleet.orchestrator.executions import Executions
     from swe_ai_fleet.orchestrator.judging import Verifier
 
+IN_PROCESS = frozenset({TaskKind.PLAN, TaskKind.CHAT})
+"""Kinds whose models work in the orchestrator's process, not as agents of the fleet. The task of such an execution is a
+whole session, of which it is an attempt."""
 PAUSES = (0.0, 1.0, 4.0, 15.0)
 """Seconds before each further attempt at a run whose process was lost; after the last one the run counts as lost.
 

@@ -37,6 +37,7 @@ from swe_ai_fleet.domain.task import UPLOAD
 from swe_ai_fleet.domain.text import counted, now
 from swe_ai_fleet.extensions import extensions
 from swe_ai_fleet.orchestrator.evidence.test_runs import TEST_RUNS_BUCKET
+from swe_ai_fleet.orchestrator.execution_context import IN_PROCESS
 from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.orchestrator.projection import over
 from swe_ai_fleet.orchestrator.recipes import RECIPES_BUCKET
@@ -124,7 +125,7 @@ class Erasures:
             for start in range(0, max(len(targets), 1), max(step, 1)):
                 some = targets[start : start + step]
                 # A session has the words of all its executions, and goes with the first of them.
-                sessions = frozenset(state.task.task_id for state in some if state.task.kind.in_process)
+                sessions = frozenset(state.task.task_id for state in some if state.task.kind in IN_PROCESS)
                 if erasure.dry_run:
                     await erase(replace(self._scope(erasure, some), tasks=sessions))
                     continue

@@ -15,12 +15,9 @@ from swe_ai_fleet import ChatSession
 from swe_ai_fleet.agents.references import Certainty
 from swe_ai_fleet.conversations import Channel
 from swe_ai_fleet.domain.errors import NotFound, PreconditionFailed, Unavailable
-from swe_ai_fleet.domain.event import CancelRequested, StoredEvent
-from swe_ai_fleet.domain.execution import fold
 from swe_ai_fleet.domain.memory import Memory
 from swe_ai_fleet.extensions.chat.opening import open_chats
 from swe_ai_fleet.in_process import MemoryLog
-from swe_ai_fleet.orchestrator.approvals import control
 from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import ScriptedModelServer
@@ -29,6 +26,7 @@ from tests.chat_script import COLOUR
 from tests.extensions.chat.chat_parts import IDS, SCRIPT, Fleet
 from tests.markdown_v2 import parse
 from tests.memory_parts import Kept
+from tests.recorded_runs import cancel
 from tests.scripted_fleet import execution_deps
 
 SECRET = "hunter2-hunter2"
@@ -76,17 +74,6 @@ def opened(
 async def chat(opened: Callable[..., AbstractAsyncContextManager[Any]]) -> AsyncIterator[Any]:
     async with opened() as chat:
         yield chat
-
-
-async def cancel(log: MemoryLog) -> None:
-    """Cancel the execution that the log tells of last."""
-    state = fold(
-        StoredEvent(sequence=number, event=event)
-        for number, event in enumerate(log.events, start=1)
-        if event.execution_id == log.events[-1].execution_id
-    )
-    assert state is not None
-    await log.tell(control(state.task), CancelRequested(reason="not now"))
 
 
 def read_notes() -> str:
@@ -194,7 +181,7 @@ class TestTasks:
         fleet.hangs = asyncio.Event()
         yes = asyncio.create_task(chat.send("s", "yes"))
         await fleet.hangs.wait()
-        await cancel(log)
+        await cancel(log, "not now")
         assert (await yes).stop_reason == "cancelled"
         await chat.send("s", "no")
         told = server.bodies[-1]["messages"][-1]["content"]
@@ -280,7 +267,7 @@ class TestSessions:
             with pytest.raises(PreconditionFailed, match="being answered"):
                 await other.send("s", "Hello")
             again = asyncio.create_task(other.send("s", "a slow one", message_id="m"))
-            await cancel(log)
+            await cancel(log, "not now")
             assert ((await again).turn, (await other.send("s", "Hello")).turn) == (3, 4)
 
     async def test_a_session_that_an_earlier_version_kept_goes_on(self, chat: Any, store: MemoryKeyValue) -> None:

@@ -33,7 +33,7 @@ from swe_ai_fleet.in_process import MemoryKeyValue, MemoryLog
 from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import Script, ScriptedModelServer, Turn
-from swe_ai_fleet.tools.function_tool import FunctionTool
+from swe_ai_fleet.tools import FunctionTool
 from tests.chat_script import answered, called, said
 from tests.extensions.chat.chat_parts import Fleet
 from tests.recorded_runs import cut

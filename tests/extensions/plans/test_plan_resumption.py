@@ -17,10 +17,8 @@ from swe_ai_fleet.domain.audit import verify
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.domain.event import (
-    CONTROL_SUBJECT,
     ApprovalAwaited,
     BreakpointsSet,
-    CancelRequested,
     Event,
     ExecutionFinished,
     ExecutionStatus,
@@ -29,7 +27,6 @@ from swe_ai_fleet.domain.event import (
     StoredEvent,
     ToolFinished,
     ToolStarted,
-    Writer,
 )
 from swe_ai_fleet.domain.execution import ExecutionState, fold
 from swe_ai_fleet.domain.run import INTERRUPTED, sub_agent_usage
@@ -40,7 +37,7 @@ from swe_ai_fleet.extensions.plans.store import KeyValueSessions
 from swe_ai_fleet.in_process import MemoryKeyValue, MemoryLog
 from swe_ai_fleet.testing import Turn
 from tests.extensions.plans.plan_parts import plans_in
-from tests.recorded_runs import cut
+from tests.recorded_runs import cancel, cut
 from tests.sub_agent_world import PLANNER, RESEARCHER, SESSION, call, says, world
 
 GOAL, GAP = "Round invoice totals", "Stripe API"
@@ -200,15 +197,6 @@ async def test_cut_off_anywhere_a_proposal_and_what_follows_its_approval_go_on(t
             state = execution(log)
             assert (state.status, state.usage.total_tokens) == (ExecutionStatus.COMPLETED, carried.usage.total_tokens)
             assert state.pending == ()
-
-
-async def cancel(log: MemoryLog, reason: str) -> None:
-    """Cancel the only execution of a log."""
-    state = execution(log)
-    caller = Writer(
-        tenant=state.task.tenant, execution_id=state.execution_id, task_id="s1", agent_id=CONTROL_SUBJECT, generation=0
-    )
-    await log.tell(caller, CancelRequested(reason=reason))
 
 
 async def test_a_process_that_lost_its_session_stops(tmp_path: Path) -> None:

@@ -181,14 +181,14 @@ class ChatSession:
         self._system_prompt = system_prompt
         self._store = ChatFiles(self._settings.home / _DIRECTORY)
         self._held = AsyncExitStack()
-        self._chat: Chat | None = None
+        self._answering: Answering | None = None
 
     async def __aenter__(self) -> Self:
-        self._chat = await self._held.enter_async_context(self._opened())
+        self._answering = await self._held.enter_async_context(self._opened())
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        self._chat = None
+        self._answering = None
         await self._held.aclose()
 
     async def send(self, text: str, *, channel: str | None = None) -> ChatAnswer:
@@ -201,6 +201,8 @@ class ChatSession:
 
     async def stream(self, text: str, *, channel: str | None = None) -> AsyncGenerator[AnswerStep | ChatAnswer, None]:
         """What happens on the way to the answer (calls, results, text), and as the last thing the answer.
+
+        Closing it early ends the work; the message then counts as never sent.
 
         Args:
             text: What the person wrote.
@@ -231,14 +233,15 @@ class ChatSession:
 
     @asynccontextmanager
     async def _open(self) -> AsyncGenerator[Chat]:
-        if self._chat is not None:
-            yield self._chat
-            return
-        async with self._opened() as chat:
-            yield chat
+        async with AsyncExitStack() as stack:
+            answering = self._answering or await stack.enter_async_context(self._opened())
+            # Nobody reads the events of a message any more once it is answered.
+            executions = await stack.enter_async_context(own_executions(self._settings, answering.model))
+            chats = answering_chats(executions, lambda _: TenantChats(answering=answering, store=self._store))
+            yield (await stack.enter_async_context(chats))(DEFAULT_TENANT)
 
     @asynccontextmanager
-    async def _opened(self) -> AsyncGenerator[Chat]:
+    async def _opened(self) -> AsyncGenerator[Answering]:
         async with AsyncExitStack() as stack:
             memories = self._memories
             if memories is None and self._namespaces:
@@ -248,7 +251,7 @@ class ChatSession:
             model = await stack.enter_async_context(self._access.open())
             mcp = await stack.enter_async_context(mcp_tools(self._settings)) if self._mcp else ()
             waits = self._access.waits(_RETRY_WAITS)
-            answering = Answering(
+            yield Answering(
                 model=model,
                 memories=memories,
                 fleet=self._fleet,
@@ -263,6 +266,3 @@ class ChatSession:
                 secrets=self._access.mask,
                 system_prompt=self._system_prompt,
             ).offering((*self._tools, *mcp))
-            executions = await stack.enter_async_context(own_executions(self._settings, model))
-            chats = answering_chats(executions, lambda _: TenantChats(answering=answering, store=self._store))
-            yield (await stack.enter_async_context(chats))(DEFAULT_TENANT)
