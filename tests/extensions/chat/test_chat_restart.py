@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import grpc.aio
 import pytest
@@ -13,69 +10,40 @@ import pytest
 from fleet.conversation.v1 import conversation_pb2 as pb
 from fleet.conversation.v1.conversation_pb2_grpc import ConversationServiceStub
 from fleet.orchestrator.v1 import orchestrator_pb2 as orchestrator
-from fleet.orchestrator.v1.orchestrator_pb2_grpc import OrchestratorServiceStub
 from swe_ai_fleet.testing import Script, ScriptedModelServer, Turn
 from tests.chat_script import called, said
+from tests.e2e.test_approvals import connected
 from tests.e2e.test_restart import serving
-from tests.fleet_command import Shell
 
 ASKED = "What do the first cubes come to?"
-SCRIPT = Script(
-    conversations=said(
-        ASKED, called("python_executor", code="result = 1 + 8 + 27"), Turn(content="They come to 36.", delay_seconds=3)
-    )
-)
-
-
-@asynccontextmanager
-async def connected(card: dict[str, str]) -> AsyncGenerator[tuple[grpc.aio.Channel, dict[str, Any]]]:
-    async with grpc.aio.insecure_channel(card["address"]) as channel:
-        yield channel, {"metadata": (("authorization", f"Bearer {card['token']}"),), "timeout": 90}
+TURNS = called("python_executor", code="result = 1 + 8 + 27"), Turn(content="They come to 36.", delay_seconds=3)
+REQUEST = pb.SendRequest(session_id="survivor", text=ASKED, message_id="m1")
 
 
 @pytest.mark.slow  # quick: extensions/chat/test_chat_resumption.py, cut behind every event
-async def test_a_message_is_answered_after_its_process_was_killed(warm: str, tmp_path: Path) -> None:
-    home = tmp_path / "home"
-    home.mkdir()
-    request = pb.SendRequest(session_id="survivor", text=ASKED, message_id="m1")
-    listed = orchestrator.ListExecutionsRequest(task_id="survivor")
-    async with ScriptedModelServer(SCRIPT, keep=100) as model:
-
-        def asked() -> int:
-            return sum(ASKED in str(body["messages"]) for body in model.bodies)
-
-        async with serving(home, model.url) as (process, card), connected(card) as (channel, call):
-            told = ConversationServiceStub(channel).Send(request, **call)
-            kinds: list[str] = []
+async def test_a_message_is_answered_after_its_process_was_killed(tmp_path: Path) -> None:
+    async with ScriptedModelServer(Script(conversations=said(ASKED, *TURNS)), keep=100) as model:
+        async with serving(tmp_path, model.url) as (process, card), connected(card) as client:
+            told = ConversationServiceStub(client.channel).Send(REQUEST, **client.call)
+            assert [(await anext(aiter(told))).WhichOneof("update") for _ in range(2)] == ["tool_called", "tool_ended"]
+            listed = orchestrator.ListExecutionsRequest(task_id="survivor")
+            (message,) = (await client.stub.ListExecutions(listed, **client.call)).executions
+            request = orchestrator.StreamExecutionRequest(execution_id=message.execution_id)
+            # What NATS has not taken yet dies with both.
+            async for event in client.stub.StreamExecution(request, **client.call):
+                if event.type == "tool_finished":
+                    break
+            process.kill()
+            await process.wait()
             with pytest.raises(grpc.aio.AioRpcError):
-                async for update in told:
-                    kinds.append(update.WhichOneof("update"))
-                    if kinds[-1] != "tool_ended":
-                        continue
-                    # What is said last may not be in the log yet when both die.
-                    stub = OrchestratorServiceStub(channel)
-                    (message,) = (await stub.ListExecutions(listed, **call)).executions
-                    watched = orchestrator.StreamExecutionRequest(execution_id=message.execution_id)
-                    async for event in stub.StreamExecution(watched, **call):
-                        if event.type == "tool_finished":
-                            break
-                    process.kill()
-                    await process.wait()
-            assert kinds[:2] == ["tool_called", "tool_ended"]
-            (home / "fleet.json").unlink()
-        before = asked()
-
-        async with serving(home, model.url) as (_, card), connected(card) as (channel, call):
+                await anext(aiter(told))
+            (tmp_path / "fleet.json").unlink()
+        before = len(model.bodies)
+        async with serving(tmp_path, model.url) as (_, card), connected(card) as client:
             # Nobody asks for the answer.
-            stub = OrchestratorServiceStub(channel)
-            watched = orchestrator.StreamExecutionRequest(execution_id=message.execution_id)
-            events = [event async for event in stub.StreamExecution(watched, **call)]
-            assert events[-1].type == "execution_finished"
-            *_, last = [update async for update in ConversationServiceStub(channel).Send(request, **call)]
+            types = [event.type for event in await client.events(message.execution_id)]
+            assert (types[-1], types.count("tool_finished")) == ("execution_finished", 1)
+            *_, last = [update async for update in ConversationServiceStub(client.channel).Send(REQUEST, **client.call)]
             assert (last.answer.text, last.answer.repeated_message) == ("They come to 36.", True)
-            # The call that was answered is not made again, and its reply not asked for again.
-            assert [event.type for event in events].count("tool_finished") == 1
-            assert asked() - before == 1
-            shell = Shell(home=home, warm=warm, more={"FLEET_TOKEN": card["token"]})
-            verified = await shell.fleet("audit", "verify", "survivor", "--server", card["address"])
-            assert verified.code == 0, verified.err
+        asked = [body for body in model.bodies[before:] if ASKED in str(body["messages"])]
+        assert len(asked) == 1
