@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from swe_ai_fleet.agents.recorded_run import RecordedRun, continued_run, run_finished
+from swe_ai_fleet.agents.recorded_run import RecordedRun, continued_run, read_run, run_finished
 from swe_ai_fleet.domain.event import Writer
 from swe_ai_fleet.domain.run import RunState
 from swe_ai_fleet.domain.task import Task
@@ -31,20 +31,18 @@ class OwnRuns:
     @asynccontextmanager
     async def recorded(self, agent_id: str) -> AsyncGenerator[tuple[RecordedRun, RunState]]:
         """A run, claimed, and what earlier processes did of it. Raises as `continued_run` does."""
-        writer = Writer(
-            tenant=self.task.tenant,
-            execution_id=self.task.execution_id,
-            task_id=self.task.task_id,
-            agent_id=agent_id,
-        )
-        own = continued_run(self.deps.log, writer, host=self.deps.owner, audit_key=self.audit_key)
-        async with own as run:
+        task = self.task
+        writer = Writer(tenant=task.tenant, execution_id=task.execution_id, task_id=task.task_id, agent_id=agent_id)
+        async with continued_run(self.deps.log, writer, host=self.deps.owner, audit_key=self.audit_key) as run:
             yield run
         if self.signing is not None:
             await self.signing.sign(agent_id)
 
     async def abandoned(self, agent_id: str, reason: str) -> RunState:
         """A run that nobody continues, as it stands; its end says so where it had none. Raises Fenced, Unavailable."""
+        run = await read_run(self.deps.log, self.task.tenant, self.task.execution_id, agent_id)
+        if run.finished is not None and not run.dangling:
+            return run
         async with self.recorded(agent_id) as (record, run):
             if run.started is not None and run.finished is None:
                 await record.journal.append(run_finished(record.trail, StopReason.CANCELLED, run.usage, error=reason))

@@ -9,11 +9,9 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from swe_ai_fleet.domain.audit import verify
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.domain.event import (
@@ -23,13 +21,11 @@ from swe_ai_fleet.domain.event import (
     ExecutionFinished,
     ExecutionStatus,
     ModelReplied,
-    RunFinished,
     StoredEvent,
     ToolFinished,
-    ToolStarted,
 )
 from swe_ai_fleet.domain.execution import ExecutionState, fold
-from swe_ai_fleet.domain.run import INTERRUPTED, sub_agent_usage
+from swe_ai_fleet.domain.run import sub_agent_usage
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.extensions.plans.requests import AwaitingApproval, PlanResult
 from swe_ai_fleet.extensions.plans.session import PlanSession, SessionStatus
@@ -37,7 +33,7 @@ from swe_ai_fleet.extensions.plans.store import KeyValueSessions
 from swe_ai_fleet.in_process import MemoryKeyValue, MemoryLog
 from swe_ai_fleet.testing import Turn
 from tests.extensions.plans.plan_parts import plans_in
-from tests.recorded_runs import cancel, cut
+from tests.recorded_runs import cancel, check, cut, of
 from tests.sub_agent_world import PLANNER, RESEARCHER, SESSION, call, says, world
 
 GOAL, GAP = "Round invoice totals", "Stripe API"
@@ -73,28 +69,6 @@ class Kept(KeyValueSessions):
 
     def last(self, status: SessionStatus) -> PlanSession:
         return next(session for session in reversed(self.put_so_far) if session.status is status)
-
-
-def of(events: Sequence[Event], agent_id: str, kind: type) -> list[Any]:
-    return [event.body for event in events if event.agent_id == agent_id and isinstance(event.body, kind)]
-
-
-def check(log: MemoryLog, agent_id: str, cut_at: Sequence[Event]) -> list[str]:
-    """One chain, no reply and no call twice; the operations whose calls were closed as interrupted."""
-    events = log.events
-    entries = [body.entry for body in of(events, agent_id, ToolStarted | ToolFinished)]  # type: ignore[arg-type]
-    (finished,) = of(events, agent_id, RunFinished)
-    assert verify(entries, head=finished.audit_head) is None
-    ended = [body.entry.call_id for body in of(events, agent_id, ToolFinished)]
-    assert len(ended) == len(set(ended))
-    steps = [body.step for body in of(events, agent_id, ModelReplied)]
-    assert steps == sorted(set(steps))
-    before = {body.entry.call_id for body in of(cut_at, agent_id, ToolFinished)}
-    begun = {body.entry.call_id for body in of(cut_at, agent_id, ToolStarted)} - before
-    lost = [body for body in of(events, agent_id, ToolFinished) if body.result.error == INTERRUPTED]
-    # What had begun and of which nothing is known, and that alone.
-    assert {body.entry.call_id for body in lost} == begun
-    return [body.entry.operation for body in lost]
 
 
 def execution(log: MemoryLog) -> ExecutionState:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from functools import cache
@@ -20,10 +20,7 @@ from swe_ai_fleet.extensions.chat.reply_run import ROLE
 from swe_ai_fleet.extensions.chat.session import (
     ChatMessage,
     ChatState,
-    check_message_id,
-    check_namespaces,
     check_session_id,
-    check_text,
 )
 from swe_ai_fleet.orchestrator.executions import Executions
 
@@ -50,53 +47,11 @@ class Chat:
         self._live = live
         self._tenant = chats.tenant
 
-    async def send(
-        self,
-        session_id: str,
-        text: str,
-        *,
-        channel: Channel = Channel.PLAIN,
-        message_id: str = "",
-        namespaces: Sequence[str] | None = None,
-        seen_turn: int | None = None,
-        by: str = "",
-    ) -> ChatAnswer:
-        """The answer to a message; `stream` documents the arguments and errors."""
-        answers = self.stream(
-            session_id, text, channel=channel, message_id=message_id, namespaces=namespaces, seen_turn=seen_turn, by=by
-        )
-        async with aclosing(answers) as updates:
-            async for update in updates:
-                if isinstance(update, ChatAnswer):
-                    return update
-        raise AssertionError("a message that is not answered raises")
-
-    async def stream(
-        self,
-        session_id: str,
-        text: str,
-        *,
-        channel: Channel = Channel.PLAIN,
-        message_id: str = "",
-        namespaces: Sequence[str] | None = None,
-        seen_turn: int | None = None,
-        by: str = "",
-    ) -> AsyncGenerator[AnswerStep | ChatAnswer, None]:
+    async def stream(self, message: ChatMessage) -> AsyncGenerator[AnswerStep | ChatAnswer, None]:
         """The progress on the way to the answer, and at last the answer.
 
-        Closing it early ends nothing: the message is answered, and its session keeps the answer. Text comes as the
-        model writes it where the answer is given in this process.
-
-        Args:
-            session_id: The session; an unknown one begins with this message.
-            text: The message.
-            channel: Where the answer is read.
-            message_id: The caller's name for the message; the same one again gives the same answer once more.
-            namespaces: From now on, where the session remembers and is reminded (`fleet`, `agent:<id>`,
-                `repository:<name>`), the first one being where it keeps things; None: as before, at first nowhere.
-            seen_turn: The last turn whose answer the person had seen when they wrote: a yes starts what was proposed
-                in it, and nothing later. None: the last one.
-            by: Who writes; empty where callers cannot be told apart.
+        Closing it early ends nothing: the message is answered, and its session keeps the answer; a message with the
+        same id gets it once more. Text comes as the model writes it where the answer is given in this process.
 
         Raises:
             InvalidRequest: Naming the field.
@@ -104,25 +59,17 @@ class Chat:
             ResourceExhausted: Too much waits already.
             Unavailable: Log or store do not answer.
         """
-        session_id, text, wanted = check_session_id(session_id), check_text(text), check_namespaces(namespaces)
-        message = ChatMessage(
-            session_id=session_id,
-            text=text,
-            channel=channel,
-            message_id=check_message_id(message_id),
-            seen_turn=seen_turn,
-            by=by,
-        )
-        kept = await self._chats.store.get(self._tenant, session_id)
+        message, channel = message.checked(), Channel(message.channel or Channel.PLAIN)
+        kept = await self._chats.store.get(self._tenant, message.session_id)
         session = kept.session if kept is not None else None
         if session is not None and (before := session.turn_of(message.message_id)) is not None:
             yield replace(ChatAnswer.to(session, before, channel), repeated=True)
             return
-        known = session.namespaces if session is not None else ()
-        message = replace(message, namespaces=known if wanted is None else wanted)
+        if message.namespaces is None:
+            message = replace(message, namespaces=session.namespaces if session is not None else ())
         execution_id, message = await self._accepted(message, session.count if session is not None else 0)
         with self._live.listening(execution_id) as listener:
-            following = asyncio.create_task(self._follow(execution_id, listener), name=f"chat {session_id}")
+            following = asyncio.create_task(self._follow(execution_id, listener), name=f"chat {message.session_id}")
             try:
                 while (step := await listener.progress.get()) is not None:
                     yield step

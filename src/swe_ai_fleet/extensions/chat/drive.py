@@ -10,7 +10,6 @@ from functools import partial
 
 import structlog
 
-from swe_ai_fleet.agents.function_calling.setup import AgentResponse
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.errors import Fenced, PreconditionFailed
 from swe_ai_fleet.domain.event import ExecutionStatus
@@ -55,10 +54,9 @@ class TenantChats:
                 started_at=self.clock().isoformat(),
                 nonce=secrets.token_hex(8),
                 tenant=self.tenant,
-                namespaces=message.namespaces,
             )
             kept = KeptSession(session=session, revision=await self.store.put(session, revision=0))
-        return replace(kept, session=replace(kept.session, namespaces=message.namespaces))
+        return replace(kept, session=replace(kept.session, namespaces=message.namespaces or ()))
 
     async def keep(self, kept: KeptSession, message: ChatMessage, answered: Answered) -> ChatTurn:
         """Keep the turn that a message became.
@@ -152,10 +150,7 @@ class AnswerDrive:
         async def keep(data: bytes) -> BlobRef:
             return await self._work.put(data, "text/plain")
 
-        def tell(response: AgentResponse) -> None:
-            notifier.hear(response)
-
-        return Recording(recorded=lambda: self._runs.recorded(ROLE), keep=keep, tell=tell)
+        return Recording(recorded=lambda: self._runs.recorded(ROLE), keep=keep, tell=notifier.hear)
 
 
 def _unanswered(session: ChatState, message: ChatMessage, text: str, status: ExecutionStatus) -> Answered:

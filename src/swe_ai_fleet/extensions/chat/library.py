@@ -28,6 +28,7 @@ from swe_ai_fleet.extensions.chat.opening import chat_rules, chat_tools, mcp_too
 from swe_ai_fleet.extensions.chat.progress import AnswerStep
 from swe_ai_fleet.extensions.chat.reply_run import SYSTEM_PROMPT
 from swe_ai_fleet.extensions.chat.session import (
+    ChatMessage,
     ChatState,
     KeptSession,
     check_namespaces,
@@ -214,11 +215,13 @@ class ChatSession:
             Unavailable: The files cannot be read or written.
         """
         async with self._open() as chat:
-            namespaces = self._namespaces or None
-            answers = chat.stream(
-                self.session_id, text, channel=Channel(channel or self._channel), namespaces=namespaces
+            message = ChatMessage(
+                session_id=self.session_id,
+                text=text,
+                channel=Channel(channel or self._channel),
+                namespaces=self._namespaces or None,
             )
-            async with aclosing(answers):
+            async with aclosing(chat.stream(message)) as answers:
                 async for answer in answers:
                     yield answer
 

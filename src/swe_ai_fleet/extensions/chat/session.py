@@ -24,6 +24,7 @@ from swe_ai_fleet.domain.task import (
     Task,
     TaskKind,
 )
+from swe_ai_fleet.domain.text import well_formed
 from swe_ai_fleet.ports import KeyValue
 from swe_ai_fleet.runtime.execution_tools import Proposal
 
@@ -47,11 +48,14 @@ class ChatMessage:
     """What a person said.
 
     Attributes:
-        number: That of the turn.
+        session_id: The session; an unknown one begins with this message.
+        number: That of the turn, once it has one.
         channel: Where the answer is read.
-        message_id: The caller's name for it; empty: none.
-        namespaces: Where the session remembers from now on.
-        seen_turn: The last turn whose answer the person had seen; None: the last one.
+        message_id: The caller's name for it; the same one again gets the same answer. Empty: none.
+        namespaces: From now on, where the session remembers and is reminded (`fleet`, `agent:<id>`,
+            `repository:<name>`), the first one being where it keeps things; None: as before, at first nowhere.
+        seen_turn: The last turn whose answer the person had seen when they wrote: a yes starts what was proposed in it,
+            and nothing later. None: the last one.
         by: Who said it; empty where callers cannot be told apart.
     """
 
@@ -60,9 +64,16 @@ class ChatMessage:
     number: int = 0
     channel: str = ""
     message_id: str = ""
-    namespaces: tuple[str, ...] = ()
+    namespaces: tuple[str, ...] | None = None
     seen_turn: int | None = None
     by: str = ""
+
+    def checked(self) -> ChatMessage:
+        """It, if it can be answered. Raises InvalidRequest naming the field."""
+        check_session_id(self.session_id)
+        check_message_id(self.message_id)
+        text = check_text(well_formed(self.text))
+        return replace(self, text=text, namespaces=check_namespaces(self.namespaces))
 
     def task(self, tenant: str, limits: Limits) -> Task:
         """It as a task: the session's id is the task's, its number the attempt."""
@@ -80,7 +91,7 @@ class ChatMessage:
             # Somebody waits for the answer.
             priority=MAX_PRIORITY,
             caller=self.by,
-            memory=MemoryOptions(read=bool(self.namespaces), namespaces=self.namespaces),
+            memory=MemoryOptions(read=bool(self.namespaces), namespaces=self.namespaces or ()),
         )
 
     @classmethod
@@ -261,13 +272,12 @@ def check_text(text: str) -> str:
     return text.strip()
 
 
-def check_message_id(text: str) -> str:
-    """The caller's name for a message, if it can be one; it may be empty. Raises InvalidRequest."""
+def check_message_id(text: str) -> None:
+    """Whether a text can be a caller's name for a message; it may be empty. Raises InvalidRequest."""
     if len(text) > MAX_MESSAGE_ID_CHARS:
         raise InvalidRequest(
             "the message_id is too long", field="message_id", hint=f"at most {MAX_MESSAGE_ID_CHARS} characters"
         )
-    return text
 
 
 def check_namespaces(names: Sequence[str] | None) -> tuple[str, ...] | None:
