@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from google.protobuf.descriptor import FileDescriptor, MethodDescriptor, ServiceDescriptor
 
-from services.access.roles import ROLES
 from services.gateway.rest.table import ELSEWHERE, OPERATIONS
+from services.roles import ROLES
 
 _INTRODUCTION = """# The API
 

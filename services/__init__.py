@@ -1,1 +1,1 @@
-"""The fleet's servers, a package each with its composition root in `main`; beside them what all of them serve by."""
+"""The fleet's servers: each is a package with its composition root in `main`; the modules here are shared by all."""

@@ -1,4 +1,4 @@
-"""Authentication of calls: the credentials that a call shows, its principal, and how long a stream may stay."""
+"""Authentication of calls: a call's credentials and principal, and the end of streams whose access has ended."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from typing import Any, Protocol, TypeVar, cast
 import grpc
 from structlog.contextvars import bind_contextvars, bound_contextvars
 
-from services.access.roles import check_role
 from services.errors import Context, Continuation, Handler, Interceptor, Unauthenticated, abort, reshaped, status
+from services.roles import check_role
 from swe_ai_fleet.domain.access import SOLE, AccessRole, Principal
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, PermissionDenied, Unavailable
 
@@ -37,20 +37,20 @@ class Stay:
         self._refused = refused
         self._seconds = seconds
         self._waiting: asyncio.Timeout | None = None
-        self._asking: asyncio.Task[None] | None = None
-        self._timer = asyncio.get_running_loop().call_later(seconds, self._look)
+        self._checking: asyncio.Task[None] | None = None
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._start_check)
 
     async def next(self, replies: AsyncGenerator[T, None]) -> T | None:
-        """The next reply; None after the last, or as soon as the caller may not stay.
+        """The next reply; None after the last one, or once the caller's access has ended.
 
-        A reply that is being sent is not cut off; the refusal comes instead of the next one.
+        A reply that is being sent is completed.
         """
         if self.refusal is None:
             try:
                 async with asyncio.timeout(None) as self._waiting:
                     return await anext(replies, None)
             except TimeoutError:
-                # Another timeout has nothing to do with the stay.
+                # Another timeout, unrelated to access.
                 if self.refusal is None:
                     raise
             finally:
@@ -59,17 +59,17 @@ class Stay:
 
     def close(self) -> None:
         self._timer.cancel()
-        if self._asking is not None:
-            self._asking.cancel()
+        if self._checking is not None:
+            self._checking.cancel()
 
-    def _look(self) -> None:
-        self._asking = asyncio.create_task(self._ask(), name="a call's stay")
+    def _start_check(self) -> None:
+        self._checking = asyncio.create_task(self._check(), name="a call's stay")
 
-    async def _ask(self) -> None:
+    async def _check(self) -> None:
         self.refusal = await self._refused()
         loop = asyncio.get_running_loop()
         if self.refusal is None:
-            self._timer = loop.call_later(self._seconds, self._look)
+            self._timer = loop.call_later(self._seconds, self._start_check)
         elif self._waiting is not None:
             self._waiting.reschedule(loop.time())
 
@@ -77,9 +77,9 @@ class Stay:
 OPEN_SERVICES = ("/grpc.health.v1.Health/", "/grpc.reflection.")
 """Services without a token: they reveal only whether the server is ready, and the public contract."""
 CALLER = "fleet-caller"
-"""The metadata in which callers name themselves where one token is everybody's, and services those they call for."""
+"""The metadata with the caller's name, from callers that share one token, and from services that act for a caller."""
 TENANT = "fleet-tenant"
-"""The metadata in which services name the tenant that they call for."""
+"""The metadata with the tenant that a service acts for."""
 _HEADER = "authorization"
 _NAME = re.compile(r"[A-Za-z0-9._@:-]{1,64}")
 _TENANT = re.compile(r"[a-z][a-z0-9-]{0,62}")
@@ -92,7 +92,7 @@ _principal: ContextVar[Principal] = ContextVar("principal")
 class Presented:
     """The credentials of a call: the values of its metadata, and the client's certificate in PEM.
 
-    The certificate is empty where the client showed none, or nobody has looked yet.
+    The certificate is empty if the client has none, or it was not read yet.
     """
 
     authorization: Sequence[str | bytes] = field(default=(), repr=False)
@@ -103,7 +103,7 @@ class Presented:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admission:
-    """An authenticated principal, and its expiry: seconds since 1970, 0 = no end is known."""
+    """An authenticated principal, and when its credentials expire: seconds since 1970, 0 = unknown."""
 
     principal: Principal
     expires: float = 0.0
@@ -114,7 +114,7 @@ class Authenticator(Protocol):
 
     @property
     def takes_certificates(self) -> bool:
-        """Whether a client's certificate alone can authenticate."""
+        """Whether a client certificate is sufficient."""
         ...
 
     async def authenticate(self, presented: Presented) -> Admission:
@@ -123,7 +123,7 @@ class Authenticator(Protocol):
 
 
 class OneToken:
-    """Whoever shows the token may do everything; without a token, everybody may."""
+    """One token with all rights; without a token (None) all callers have all rights."""
 
     takes_certificates = False
 
@@ -140,12 +140,12 @@ class OneToken:
 
 
 def unknown() -> Unauthenticated:
-    """The fault for an unknown caller: the same for all faults of its credentials."""
+    """The error for an unknown caller, the same for all problems with credentials."""
     return Unauthenticated("invalid or missing token", hint="send the metadata 'authorization: Bearer <token>'")
 
 
 def bearer(headers: Sequence[str | bytes]) -> str | None:
-    """The token in the `authorization` headers of a call; None where they are not one `Bearer <token>`."""
+    """The token in the `authorization` headers of a call; None if they are not exactly one `Bearer <token>`."""
     if len(headers) != 1:
         return None
     header = headers[0].encode("utf-8", "replace") if isinstance(headers[0], str) else headers[0]
@@ -157,11 +157,11 @@ def bearer(headers: Sequence[str | bytes]) -> str | None:
 
 
 def on_behalf(who: Principal, presented: Presented) -> Principal:
-    """The principal of a call: services name the tenant and the caller that they act for, all others are themselves.
+    """The principal of a call; a service's call is on behalf of the tenant and caller that its metadata name.
 
     Raises:
-        PermissionDenied: Somebody who is no service names a tenant that is not theirs.
-        InvalidRequest: What is named is no name.
+        PermissionDenied: A caller that is not a service names another tenant.
+        InvalidRequest: A name is invalid.
     """
     named = _named(presented.tenants, TENANT, _TENANT, "tenant", "1 to 63 of a-z, 0-9 and '-'") or who.tenant
     if not who.may(AccessRole.SERVICE):
@@ -172,15 +172,15 @@ def on_behalf(who: Principal, presented: Presented) -> Principal:
                 hint="leave it out, or name your own tenant",
             )
         return who
-    # With one token for everybody, callers choose their own name: `caller_of`.
+    # With one token for all, callers choose their own name: `caller_of`.
     name = "" if who.sole else caller_name(presented.callers) or who.name
     return replace(who, tenant=named, name=name)
 
 
 class AccessInterceptor(Interceptor):
-    """Refuses unauthenticated calls before their request is read, and gives handlers the caller: `principal()`.
+    """Refuses unauthenticated calls before their request is read, and provides the caller to handlers (`principal`).
 
-    Every `check_seconds` the caller of a stream is asked for again, and must still be the same principal.
+    The caller of a stream is authenticated again every `check_seconds`, and must still be the same principal.
     """
 
     def __init__(self, authenticator: Authenticator, *, check_seconds: float = CHECK_SECONDS) -> None:
@@ -195,12 +195,12 @@ class AccessInterceptor(Interceptor):
             return await continuation(handler_call_details)
         presented = _presented(handler_call_details)
         caller: Principal | None = None
-        # Only the handler sees a certificate; a token beside it takes precedence.
+        # Only the handler can read a certificate; a token takes precedence over it.
         if presented.authorization or not self._authenticator.takes_certificates:
             try:
                 caller = await self._admitted(presented, method)
             except FleetError as error:
-                # On the wire every kind of call is a stream, and this handler need not read anything.
+                # On the wire every kind of call is a stream, so this handler works without reading a request.
                 return cast("Any", grpc).stream_stream_rpc_method_handler(_refusing(error))
 
         async def again(context: Context) -> Principal:
@@ -208,21 +208,21 @@ class AccessInterceptor(Interceptor):
             return await self._admitted(credentials, method)
 
         async def enter(request: Any, context: Context) -> Principal:
-            """The caller; a call has a task of its own, in which it and its log lines' ids hold to its end."""
+            """The caller, set for the rest of the call's task, with ids for its log lines."""
             try:
-                came = caller or await again(context)
+                admitted = caller or await again(context)
             except FleetError as error:
                 await abort(context, status(error))
-            _principal.set(came)
-            bind_contextvars(tenant=came.tenant)
-            _name_work(request)
-            return came
+            _principal.set(admitted)
+            bind_contextvars(tenant=admitted.tenant)
+            _bind_ids(request)
+            return admitted
 
         def call(behaviour: Callable[[Any, Context], Awaitable[Any]]) -> Callable[[Any, Context], Awaitable[Any]]:
             async def called(request: Any, context: Context) -> Any:
                 await enter(request, context)
                 reply = await behaviour(request, context)
-                _name_work(reply)
+                _bind_ids(reply)
                 return reply
 
             return called
@@ -231,11 +231,11 @@ class AccessInterceptor(Interceptor):
             behaviour: Callable[[Any, Context], AsyncGenerator[Any, None]],
         ) -> Callable[[Any, Context], AsyncGenerator[Any, None]]:
             async def streamed(request: Any, context: Context) -> AsyncGenerator[Any, None]:
-                came = await enter(request, context)
+                admitted = await enter(request, context)
 
                 async def refused() -> FleetError | None:
                     try:
-                        return None if await again(context) == came else unknown()
+                        return None if await again(context) == admitted else unknown()
                     except Unavailable:
                         return None
                     except FleetError as error:
@@ -259,18 +259,18 @@ class AccessInterceptor(Interceptor):
 
 
 def principal() -> Principal:
-    """The caller of the current call. Raises LookupError outside of calls."""
+    """The caller of the current call. Raises LookupError outside calls."""
     return _principal.get()
 
 
 def tenant() -> str:
-    """The tenant of the current call. Raises LookupError outside of calls."""
+    """The tenant of the current call. Raises LookupError outside calls."""
     return _principal.get().tenant
 
 
 @contextmanager
 def acting_for(who: Principal) -> Generator[None]:
-    """Inside, code runs for a principal, as in one of its calls."""
+    """A context in which code runs as in a call of a principal."""
     before = _principal.set(who)
     try:
         with bound_contextvars(tenant=who.tenant):
@@ -280,15 +280,15 @@ def acting_for(who: Principal) -> Generator[None]:
 
 
 def shows(headers: Sequence[str | bytes], token: str) -> bool:
-    """Whether the `authorization` headers of a call are one, and it is `Bearer <token>`; in constant time."""
+    """Whether the `authorization` headers of a call are exactly `Bearer <token>`; in constant time."""
     credential = bearer(headers)
     return credential is not None and hmac.compare_digest(credential.encode(), token.encode())
 
 
 def caller_of(context: Context) -> str:
-    """The caller's name; with one token for everybody, the name in the metadata `fleet-caller`, or empty.
+    """The caller's name; with one token for all, the name in the metadata `fleet-caller`, or empty.
 
-    A self-chosen name decides the order of queues, never rights. Raises InvalidRequest.
+    A self-chosen name affects the order of queues, but never rights. Raises InvalidRequest.
     """
     metadata = cast("Sequence[tuple[str, str | bytes]]", context.invocation_metadata() or ())
     named = caller_name([value for key, value in metadata if key == CALLER])
@@ -297,17 +297,17 @@ def caller_of(context: Context) -> str:
 
 
 def caller_name(names: Sequence[str | bytes]) -> str:
-    """The name in the values of `fleet-caller`; empty where there is none. Raises InvalidRequest."""
+    """The name in the values of `fleet-caller`; empty if there is none. Raises InvalidRequest."""
     return _named(names, CALLER, _NAME, "name", "1 to 64 of letters, digits and ._@:-")
 
 
 def is_name(text: str) -> bool:
-    """Whether a caller may be called that."""
+    """Whether a text is a valid name of a caller."""
     return _NAME.fullmatch(text) is not None
 
 
 def _named(names: Sequence[str | bytes], key: str, form: re.Pattern[str], kind: str, hint: str) -> str:
-    """The one value of a metadata; empty where there is none. Raises InvalidRequest."""
+    """The only value of a metadata key; empty if there is none. Raises InvalidRequest."""
     if not names:
         return ""
     if len(names) > 1 or not isinstance(names[0], str) or not form.fullmatch(names[0]):
@@ -329,8 +329,8 @@ def _certificate(context: Context) -> bytes:
     return certificates[0] if len(certificates) == 1 else b""
 
 
-def _name_work(message: Any) -> None:
-    """Name the execution and the agent of a message in the log lines that follow."""
+def _bind_ids(message: Any) -> None:
+    """Add the ids of a message's execution and agent to later log lines."""
     named = {key: str(getattr(message, key, ""))[:ID_CHARS] for key in ("execution_id", "agent_id")}
     bind_contextvars(**{key: value for key, value in named.items() if value})
 

@@ -1,4 +1,4 @@
-"""The certificate of servers, read again when its files change, without a restart."""
+"""The certificate of servers, reloaded when its files change, without a restart."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from swe_ai_fleet.runtime.channels import read_file
 from swe_ai_fleet.settings import Settings
 
 CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
-"""Of TLS 1.2: forward secrecy and authenticated encryption only. TLS 1.3 has no others."""
-_Seen = tuple[tuple[int, int, int], ...]
+"""The ciphers of TLS 1.2 with forward secrecy and authenticated encryption; TLS 1.3 has no others."""
+_Stamps = tuple[tuple[int, int, int], ...]
 _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerTls:
-    """The files of a server that speaks TLS.
+    """The files of a server with TLS.
 
     Attributes:
-        client_ca: PEM file of the authority whose certificates gRPC callers must show; None: they show none.
+        client_ca: PEM file of the authority that must have signed gRPC callers' certificates; None: none are required.
     """
 
     cert: Path
@@ -42,7 +42,7 @@ class _Loaded:
 
 
 def server_tls(settings: Settings) -> ServerTls | None:
-    """The TLS settings; None where servers speak no TLS. Raises PreconditionFailed for half of a pair."""
+    """The TLS settings; None without TLS. Raises PreconditionFailed for a certificate without key or vice versa."""
     if settings.tls_cert is None and settings.tls_key is None:
         if settings.tls_client_ca is not None:
             raise PreconditionFailed(
@@ -56,18 +56,18 @@ def server_tls(settings: Settings) -> ServerTls | None:
 
 
 class Certificates:
-    """The current content of a server's files; a broken new version is logged, and the last valid one stays.
+    """The current content of a server's files; a broken new version is logged, and the last valid one stays in use.
 
-    Raises PreconditionFailed, naming the setting, where there is none at the start.
+    Raises PreconditionFailed, naming the setting, if the files are invalid at the start.
     """
 
     def __init__(self, tls: ServerTls) -> None:
         self._tls = tls
-        self._seen = self._look()
+        self._stamps = self._current_stamps()
         self._loaded = _load(tls)
 
     def for_grpc(self) -> grpc.ServerCredentials:
-        """Credentials of a gRPC server, which asks for the files' content at every handshake."""
+        """Credentials of a gRPC server, which gets the current content of the files at every handshake."""
         served = self._loaded
 
         def renewed() -> grpc.ServerCertificateConfiguration | None:
@@ -79,11 +79,11 @@ class Certificates:
             return _configuration(now)
 
         dynamic: Callable[..., grpc.ServerCredentials] = grpc.dynamic_ssl_server_credentials
-        # gRPC for Python either requires certificates of callers or never asks for them.
+        # gRPC for Python either requires client certificates or never requests them.
         return dynamic(_configuration(served), renewed, self._tls.client_ca is not None)
 
     def for_http(self) -> ssl.SSLContext:
-        """A context of a web server. It asks for no client certificates, since people use browsers."""
+        """The context of a web server. It requests no client certificates, since people use browsers."""
         context = _context(self._tls)
 
         def renewed(handshake: ssl.SSLObject, _: str | None, __: ssl.SSLContext) -> None:
@@ -94,9 +94,9 @@ class Certificates:
 
     def current(self) -> _Loaded:
         """The content of the files, or their last valid content."""
-        seen = self._look()
-        if seen != self._seen:
-            self._seen = seen
+        stamps = self._current_stamps()
+        if stamps != self._stamps:
+            self._stamps = stamps
             try:
                 self._loaded = _load(self._tls)
             except PreconditionFailed as fault:
@@ -105,11 +105,11 @@ class Certificates:
                 _log.info("tls.certificate_renewed", certificate=str(self._tls.cert))
         return self._loaded
 
-    def _look(self) -> _Seen:
+    def _current_stamps(self) -> _Stamps:
         stamps: list[tuple[int, int, int]] = []
         for path in (self._tls.cert, self._tls.key, self._tls.client_ca):
             try:
-                # A mounted secret changes by a link to another file, which may be as old.
+                # A mounted secret is changed by linking another file, which may have the same time.
                 status = path.stat() if path is not None else None
             except OSError:
                 status = None

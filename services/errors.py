@@ -1,4 +1,4 @@
-"""What requests may hold by the contract, and faults for clients: a gRPC status with `google.rpc` details."""
+"""Checks requests against the contract, and turns errors into gRPC statuses with `google.rpc` details."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from swe_ai_fleet.domain.errors import (
 from swe_ai_fleet.domain.json_values import parsed
 from swe_ai_fleet.domain.text import MAX_MS, check_length
 
-# Status and details travel in a header block of which clients take 8 KiB: percent-encoded once, in base64 once.
+# Clients accept a header block of 8 KiB, in which the status is sent twice: percent-encoded, and in base64.
 MAX_MESSAGE_BYTES = 800
 MAX_FIELD_BYTES = 200
 MAX_HINT_BYTES = 300
@@ -60,7 +60,7 @@ else:
 
 
 class NotAvailable(FleetError):
-    """A part of the contract that this server does not implement yet; `field` names the field that asked for it."""
+    """A part of the contract that this server does not implement yet; `field` names the field that requested it."""
 
 
 class Unauthenticated(FleetError):
@@ -88,12 +88,12 @@ RETRY_SECONDS = {grpc.StatusCode.UNAVAILABLE: 1, grpc.StatusCode.RESOURCE_EXHAUS
 
 
 def status_code(error: FleetError) -> grpc.StatusCode:
-    """The code of a fault; of an unknown kind of fault, that of the nearest kind it derives from."""
+    """The code of an error: that of its type, or else of the nearest base type."""
     return next((_CODES[kind] for kind in type(error).__mro__ if kind in _CODES), grpc.StatusCode.UNKNOWN)
 
 
 def status(error: FleetError) -> status_pb2.Status:
-    """A fault as `google.rpc.Status` with ErrorInfo, and where they apply BadRequest and RetryInfo."""
+    """An error as `google.rpc.Status` with ErrorInfo, and if applicable BadRequest and RetryInfo."""
     code = status_code(error)
     field, hint = _cut(error.field, MAX_FIELD_BYTES), _cut(error.hint, MAX_HINT_BYTES)
     details: list[Message] = [
@@ -132,7 +132,7 @@ async def abort(context: Context, ending: status_pb2.Status) -> NoReturn:
 
 
 class ErrorInterceptor(Interceptor):
-    """Turns what a call raises into its status. A bug of ours becomes INTERNAL and is logged here, once."""
+    """Turns a call's exception into its status. A bug becomes INTERNAL and is logged here, once."""
 
     async def intercept_service(
         self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
@@ -140,7 +140,7 @@ class ErrorInterceptor(Interceptor):
         handler = cast("Handler | None", await continuation(handler_call_details))
         method = str(handler_call_details.method)
         return within(
-            handler, lambda context: _reporting_errors(context, method), take=_checked, read=_noting_what_is_none
+            handler, lambda context: _reporting_errors(context, method), take=_checked, read=_marking_malformed
         )
 
 
@@ -151,13 +151,13 @@ def reshaped(
     *,
     read: Callable[[Any], Any] = lambda deserializer: deserializer,
 ) -> Handler:
-    """A method's handler around another behaviour.
+    """A method's handler with a wrapped behaviour.
 
     Args:
-        handler: The method's handler; None where there is no such method, and then so is the result.
+        handler: The method's handler; None (an unknown method) is returned unchanged.
         call: Wraps a behaviour that is awaited.
-        stream: Wraps one that is an async generator.
-        read: Wraps what makes a message of bytes.
+        stream: Wraps a behaviour that is an async generator.
+        read: Wraps the deserializer of requests.
     """
     if handler is None:
         return cast("Handler", None)
@@ -177,7 +177,7 @@ def within(
     take: Callable[[Any], Any] = lambda request: request,
     read: Callable[[Any], Any] = lambda deserializer: deserializer,
 ) -> Handler:
-    """A method's handler whose calls run inside a context; `take` makes of a request what they get, inside too."""
+    """A method's handler whose calls run inside a context; `take`, also inside, converts requests for them."""
 
     def call(behaviour: Callable[[Any, Context], Awaitable[Any]]) -> Callable[[Any, Context], Awaitable[Any]]:
         async def called(request: Any, context: Context) -> Any:
@@ -200,10 +200,10 @@ def within(
 
 
 class _Malformed:
-    """Stands for a malformed request: gRPC would report a fault of its reader as a fault of the server."""
+    """Represents a malformed request: gRPC would report a deserializer's exception as a fault of the server."""
 
 
-def _noting_what_is_none(deserializer: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
+def _marking_malformed(deserializer: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
     def read(data: bytes) -> Any:
         try:
             return deserializer(data)
@@ -214,7 +214,7 @@ def _noting_what_is_none(deserializer: Callable[[bytes], Any]) -> Callable[[byte
 
 
 def _checked(request: Any) -> Any:
-    """The request, or the pieces of one. Raises InvalidRequest for a malformed message and for invalid values."""
+    """The request, or the messages of a streamed one. Raises InvalidRequest for malformed messages and bad values."""
     if isinstance(request, _Malformed):
         raise InvalidRequest("the request is not a valid message for this method", hint="see the .proto files")
     if hasattr(request, "__aiter__"):
@@ -250,17 +250,17 @@ def _cut(text: str, limit: int) -> str:
 
 
 MAX_ENTRIES = 10_000
-"""The most entries of a field without a bound of its own."""
+"""The maximum number of entries of a field without its own bound."""
 _KEY_CHARS = 64
-"""Of a map's key in the name of a field: names get longer with each map in a map."""
-_NONE = options_pb2.Bounds(max_items=MAX_ENTRIES)
+"""The maximum length of a map's key in the name of a field, since names grow with nested maps."""
+_DEFAULT_BOUNDS = options_pb2.Bounds(max_items=MAX_ENTRIES)
 
 
 M = TypeVar("M", bound=Message)
 
 
 def parsed_message(data: bytes, message: M) -> M:
-    """The message, filled from its JSON and checked. Raises InvalidRequest."""
+    """The message, parsed from JSON and checked. Raises InvalidRequest."""
     try:
         parsed(json_format.Parse, data, message, max_recursion_depth=64)
     except (json_format.ParseError, ValueError) as fault:
@@ -272,8 +272,8 @@ def parsed_message(data: bytes, message: M) -> M:
 
 @cache
 def bounds_of(field: FieldDescriptor) -> Bounds | None:
-    """The bounds of a field in the contract; None where it has none."""
-    # The stubs know extensions by a type of their own.
+    """The bounds of a field in the contract; None if it has none."""
+    # The stubs have another type for extensions.
     options, extension = cast("Any", field.GetOptions()), options_pb2.bounds
     return cast("Bounds", options.Extensions[extension]) if options.HasExtension(extension) else None
 
@@ -284,19 +284,20 @@ def _required(message: Descriptor) -> list[FieldDescriptor]:
 
 
 def check_values(message: Message, path: str = "") -> None:
-    """Refuse what the contract does not allow.
+    """Check a message against the contract.
 
-    No field may hold a negative number, a value that its enum does not have, a NUL character or a flood of entries.
+    Without other bounds, no field may hold a negative number, an unknown enum value, a NUL character or more than
+    MAX_ENTRIES entries.
 
     Raises:
-        InvalidRequest: The first such value, its field named from the request down.
+        InvalidRequest: The first invalid value, with the path of its field from the request down.
     """
     for field, value in message.ListFields():
-        name, bounds = _below(path, field.name), bounds_of(field) or _NONE
+        name, bounds = _below(path, field.name), bounds_of(field) or _DEFAULT_BOUNDS
         if field.is_repeated:
             most = bounds.max_items if bounds.HasField("max_items") else MAX_ENTRIES
             if len(value) > most:
-                # Before each entry is checked: a million of them fit a request, and would take the server a second.
+                # Before entries are checked: a request may hold a million of them, which would take a second.
                 raise InvalidRequest(f"{name} has {len(value)} entries", field=name, hint=f"at most {most}")
         if field.message_type is not None and field.message_type.GetOptions().map_entry:
             keys, inner = (field.message_type.fields_by_name[name] for name in ("key", "value"))

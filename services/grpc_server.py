@@ -1,6 +1,6 @@
-"""A gRPC server around the servicers of a process: address, token, health, reflection, graceful shutdown.
+"""The gRPC server of a process's servicers: address, token, health, reflection, graceful shutdown.
 
-Operators see its calls: counts by method and code, durations, spans, and a log line for each.
+It reports calls to operators: counts by method and code, durations, spans, and a log line for each.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _log = structlog.get_logger(__name__)
 
 
 class ObservingInterceptor(Interceptor):
-    """Runs before all other interceptors, so that it sees refused calls, too. Probes are left out."""
+    """Records calls; it runs before all other interceptors, so that it records refused calls too, but not probes."""
 
     def __init__(self, telemetry: Telemetry) -> None:
         self._telemetry = telemetry
@@ -82,7 +82,7 @@ class ObservingInterceptor(Interceptor):
 def server_span(
     telemetry: Telemetry, around: ExitStack, name: str, attributes: dict[str, str], carrier: dict[str, str]
 ) -> Span | None:
-    """The span of a request until the context ends, within the one that its headers name; None without tracing."""
+    """The span of a request, until the context ends, inside the span in its headers; None without tracing."""
     if telemetry.tracing is None:
         around.enter_context(telemetry.passing(carrier))
         return None
@@ -94,7 +94,7 @@ def server_span(
 
 
 def _labels(method: str) -> tuple[str, str]:
-    """Service and method; a name outside of our contract is `other`, so that callers cannot invent metric labels."""
+    """Service and method; a name outside the contract is `other`, so that callers cannot invent metric labels."""
     service, _, name = method.lstrip("/").rpartition("/")
     try:
         descriptor = descriptor_pool.Default().FindServiceByName(service)
@@ -107,7 +107,7 @@ def _log_call(method: str, code: str, seconds: float, span: Span | None) -> None
     try:
         caller = principal()
     except LookupError:
-        # An unauthenticated caller has no name, and is no accepted call.
+        # An unauthenticated caller has no name, and its call was not accepted.
         labels: dict[str, str] = {}
     else:
         labels = {"tenant": caller.tenant, "caller": caller.name}
@@ -119,7 +119,7 @@ def _log_call(method: str, code: str, seconds: float, span: Span | None) -> None
 
 
 def _code(context: Context) -> str:
-    """The code that a call ended with; UNKNOWN without one."""
+    """The code of a call that has ended; UNKNOWN if it has none."""
     code = cast("Any", context.code())
     if isinstance(code, grpc.StatusCode):
         return code.name
@@ -130,15 +130,15 @@ MAX_REQUEST_BYTES = 4 * 1024 * 1024
 READINESS_SECONDS = 3.0
 GRACE_SECONDS = 3.0
 LIVENESS = "liveness"
-"""Serving as long as the process answers at all, whatever NATS does: a restart would not help there."""
+"""A health service that is SERVING while the process answers, even without NATS: a restart would not help then."""
 
 _OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
-    # Clients reconnect, and find new replicas behind one name and renewed certificates; existing calls continue.
+    # Clients reconnect regularly and so find new replicas and renewed certificates; existing calls continue.
     ("grpc.max_connection_age_ms", 30 * 60_000),
     # Two servers on one port would share its calls at random.
     ("grpc.so_reuseport", 0),
-    # A dead client is detected within half a minute; a client that waits for hours may ping as often as that.
+    # A dead client is detected within half a minute; clients may ping as often.
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.keepalive_permit_without_calls", 1),
@@ -158,7 +158,7 @@ class Service:
 
 
 def service_of(servicer: object) -> Service:
-    """The service whose generated base class a servicer has."""
+    """The service of a servicer, by its generated base class."""
     base = next(kind for kind in type(servicer).__mro__ if kind.__module__.endswith("_pb2_grpc"))
     add = getattr(sys.modules[base.__module__], f"add_{base.__name__}_to_server")
     package = base.__module__.rpartition(".")[0]
@@ -182,15 +182,15 @@ async def serve_grpc(
     """Serve until the context ends; yields the bound address, such as `127.0.0.1:50055`.
 
     Args:
-        services: What is served, beside health and reflection.
-        listen: `host:port`; port 0 takes any free one.
-        token: The token of callers, or an authenticator; None accepts everybody.
-        ready: Whether the server can do its work now; asked before the first call and then again and again.
-        setting: Where `listen` comes from, for a fault to name.
-        tls: Its certificate; None: it serves without TLS.
-        probe_listen: Where it serves its health alone without TLS, for probes that cannot speak it; empty: nowhere.
+        services: The services, besides health and reflection.
+        listen: `host:port`; port 0 chooses a free one.
+        token: The token of callers, or an authenticator; None accepts all callers.
+        ready: Whether the server can do its work now; called before the first call and then periodically.
+        setting: The setting that `listen` comes from, for error messages.
+        tls: The certificate; None: no TLS.
+        probe_listen: Another address for its health service, without TLS, for probes; empty: none.
         readiness_seconds: The interval of readiness checks.
-        grace_seconds: For calls to end by themselves when the server stops.
+        grace_seconds: The time for calls to end when the server stops.
         check_seconds: The interval of checks whether the caller of a stream still has access.
 
     Raises:
@@ -236,7 +236,7 @@ _HealthServicer: Any = health.aio.HealthServicer  # pyrefly: ignore[missing-attr
 
 
 class _Health(_HealthServicer):
-    """The library's servicer with `List`, which its asynchronous version lacks."""
+    """The library's servicer, with the RPC `List` that its asynchronous version lacks."""
 
     async def List(self, request: object, context: object) -> Any:
         statuses = {name: health_pb2.HealthCheckResponse(status=status) for name, status in self._server_status.items()}
@@ -244,7 +244,7 @@ class _Health(_HealthServicer):
 
 
 async def _probed(state: Any, listen: str) -> grpc.aio.Server | None:
-    """A server for the health alone. Raises PreconditionFailed."""
+    """A server of the health service only; None without an address. Raises PreconditionFailed."""
     if not listen:
         return None
     server: grpc.aio.Server = cast("Any", grpc.aio).server(options=_OPTIONS)
@@ -280,7 +280,7 @@ async def _report(state: Any, names: Sequence[str], serving: bool) -> None:
 
 @asynccontextmanager
 async def nats_metrics(telemetry: Telemetry, log: JetStream) -> AsyncGenerator[None]:
-    """Inside, the metrics of this process say whether JetStream answers it, and how fast."""
+    """A context in which this process's metrics say whether JetStream answers, and how fast."""
     if telemetry.exposition is None:
         yield
         return

@@ -16,7 +16,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ import psutil
 from swe_ai_fleet.adapters.jetstream import JetStream, NatsCredentials
 from swe_ai_fleet.codec import to_json
 from swe_ai_fleet.domain.context import Change, WorkRecord, WorkRecorded
+from swe_ai_fleet.domain.errors import Unavailable
 from swe_ai_fleet.orchestrator.meter import Meter
 from swe_ai_fleet.orchestrator.projection import Projection
 from swe_ai_fleet.orchestrator.quotas import StorageUsage
@@ -106,8 +107,11 @@ async def start(url: str, token: str, round_name: str) -> None:
         await stack.enter_async_context(meter)
         await meter.whole()
         took("metrics")
-        usage = await stack.enter_async_context(StorageUsage({"events": log.events_held}, **saved))
-        while not usage._read.is_set():
+        usage = await stack.enter_async_context(StorageUsage({"events": log.sizes("AGENT_EVENTS")}, **saved))
+        while True:
+            with suppress(Unavailable):
+                await usage.bytes_of("default")
+                break
             await asyncio.sleep(0.01)
         took("storage")
         figures["MiB"] = psutil.Process().memory_info().rss >> 20

@@ -73,7 +73,7 @@ TARGETS: Mapping[str, Sequence[str]] = {
         "tests/unit/test_cli_audit.py",
     ),
     f"{_CORE}/domain/audit_chains.py": ("tests/unit/test_cli_audit.py", "tests/unit/test_golden_logs.py"),
-    "services/access/roles.py": ("tests/unit/test_access_store.py",),
+    "services/roles.py": ("tests/unit/test_access_store.py",),
     "services/access/store.py": ("tests/unit/test_access_store.py",),
 }
 JUDGED = Path(__file__).parent / "judged.txt"

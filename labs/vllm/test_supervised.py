@@ -57,7 +57,7 @@ async def test_a_real_server_is_served_comes_back_and_is_drained(tiny: Path, tmp
     told: list[str] = []
     order = VLLMOrder(model=str(tiny), arguments=f"{SMALL} --served-model-name tiny", drain_seconds=60)
     serving = vllm_served(
-        order, interpreter=str(interpreter()), log=tmp_path / "log", tell=told.append, timeouts=Timeouts(told=5)
+        order, interpreter=str(interpreter()), log=tmp_path / "log", tell=told.append, timeouts=Timeouts(status=5)
     )
     async with serving as served:
         assert served.model == "tiny"
@@ -90,4 +90,5 @@ async def test_a_real_server_is_served_comes_back_and_is_drained(tiny: Path, tmp
                 await asyncio.sleep(0.05)
     assert await running == 200, (tmp_path / "log").read_text()[-2000:]
     assert "mode=drain" in (tmp_path / "log").read_text()
-    assert not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in last)
+    _, alive = psutil.wait_procs(last, timeout=10)
+    assert [process for process in alive if process.status() != psutil.STATUS_ZOMBIE] == []

@@ -86,9 +86,10 @@ def _check_unique(table: str, key: str, entries: list[tuple[str, ...]]) -> None:
     for index, values in enumerate(entries):
         for value in values:
             if value in seen:
-                place = f"{table}[{index}].{key}"
-                raise InvalidRequest(f"the access file: {place}: {value[:80]!r} already exists", field=place)
-            seen.update({value} if value else ())
+                field = f"{table}[{index}].{key}"
+                raise InvalidRequest(f"the access file: {field}: {value[:80]!r} already exists", field=field)
+            if value:
+                seen.add(value)
 
 
 def _fault_of(error: ValidationError) -> InvalidRequest:
@@ -111,7 +112,7 @@ def _fault_of(error: ValidationError) -> InvalidRequest:
 def with_token(
     text: str, *, name: str, tenant: str, roles: Iterable[AccessRole], sha256: str, expires: datetime | None
 ) -> str:
-    """The file's text with one token more, at its end.
+    """The file's text with another token at its end.
 
     Raises:
         AlreadyExists: There is a token of that name.
@@ -140,7 +141,7 @@ def with_token(
 def with_rotated_token(
     text: str, name: str, *, sha256: str, expires: datetime | None, previous_expires: datetime | None
 ) -> str:
-    """The file's text with a new token for a name; the one that it had holds until `previous_expires`, None: no longer.
+    """The file's text with a new token for a name; the old one is valid until `previous_expires` (None: not at all).
 
     Raises:
         NotFound: There is no such token.
@@ -148,7 +149,8 @@ def with_rotated_token(
     """
     old = _token(text, name)
     lines = [f'sha256 = "{sha256}"']
-    lines += [f"expires = {_time(expires)}"] if expires else []
+    if expires:
+        lines.append(f"expires = {_time(expires)}")
     if previous_expires:
         lines += [f'previous_sha256 = "{old.sha256}"', f"previous_expires = {_time(previous_expires)}"]
 
@@ -170,7 +172,7 @@ def without_token(text: str, name: str) -> str:
 
     Raises:
         NotFound: There is no such token.
-        InvalidRequest: The file is broken, or the token is written in a way that only people can take out.
+        InvalidRequest: The file is broken, or the token is written in a way that only people can remove.
     """
     _token(text, name)
     return _changed(text, name, lambda _: [], ())
@@ -184,7 +186,7 @@ def _token(text: str, name: str) -> TokenTable:
 
 
 def _changed(text: str, name: str, line: Callable[[str], list[str]], expected: tuple[TokenTable, ...]) -> str:
-    """The text with each line of a token's table changed, if it reads as before but for this token."""
+    """The text with each line of a token's table changed; checks that no other part of the file has changed."""
     lines = text.splitlines(keepends=True)
     span = next((span for span in _tables(lines) if _named("".join(lines[slice(*span)])) == name), (0, 0))
     inside = [new for old in lines[slice(*span)] for new in line(old)]
@@ -201,10 +203,10 @@ def _changed(text: str, name: str, line: Callable[[str], list[str]], expected: t
 
 
 def _tables(lines: list[str]) -> Iterator[tuple[int, int]]:
-    """The first lines of token tables, and those behind their last ones, as far as lines show them."""
+    """The ranges of lines of token tables, as (first line, line after the last)."""
     heads = [number for number, line in enumerate(lines) if line.lstrip().startswith("[")]
     for head, following in zip(heads, [*heads[1:], len(lines)], strict=True):
-        # Comments right above the next table are that table's.
+        # Comments right above the next table belong to that table.
         end = following
         while head + 1 < end < len(lines) and lines[end - 1].startswith("#"):
             end -= 1

@@ -1,7 +1,7 @@
-"""The access store: authentication by the access file in its current version.
+"""The access store: authentication by the current version of the access file.
 
-Without an access file, one token authenticates everybody. A client certificate is matched by its subject; TLS has
-checked its signature.
+Without an access file, one token authenticates all callers. A client certificate is matched by its subject; TLS has
+already verified its signature.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _Subject = tuple[str, str]
 LOOK_SECONDS = 1.0
 """The interval between checks of the file for rules; a call checks it each time."""
 AT_ONCE_BYTES = 128 * 1024
-"""A file of up to this size takes some milliseconds to read."""
+"""Files up to this size are read in the event loop, which takes some milliseconds."""
 LOCAL = "local"
 """The name of the person who starts a fleet, on their own machine."""
 _Stamp = tuple[int, int, int]
@@ -40,7 +40,7 @@ _log = structlog.get_logger(__name__)
 class CertificateHolders:
     """Finds the principal of a certificate.
 
-    Names of the subjectAltName count before the common name, which RFC 6125 has long retired.
+    Names in subjectAltName take precedence over the common name, which RFC 6125 deprecates.
     """
 
     def __init__(self, entries: Iterable[CertificateTable]) -> None:
@@ -58,7 +58,7 @@ class CertificateHolders:
         return len(self._holders)
 
     def find(self, pem: bytes, now: float) -> Admission | None:
-        """Its principal; None where it is unknown or expired (a connection may outlive its certificate)."""
+        """The certificate's principal; None if unknown or expired (a connection may outlive its certificate)."""
         subjects, expires = _subjects(pem)
         if expires <= now:
             return None
@@ -101,8 +101,7 @@ class AccessStore:
     A broken new version is logged and ignored: the previous version stays in force.
 
     Args:
-        local: The token of whoever started this process, kept on this machine: admin of the default tenant, and
-            service; None: there is none.
+        local: This machine's own token, with the roles admin and service in the default tenant; None: there is none.
         clock: Seconds since 1970.
     """
 
@@ -132,7 +131,7 @@ class AccessStore:
 
     @property
     def fault(self) -> str:
-        """The fault of the current file; empty where it is in force."""
+        """The error in the current file; empty if the file is in force."""
         return self._fault
 
     @property
@@ -146,10 +145,10 @@ class AccessStore:
         return tuple(self._edition.rules)
 
     def rules(self, tenant: str) -> TenantRules:
-        """The rules of a tenant.
+        """The rules of a tenant, at most a second old.
 
-        A tenant that the file no longer names has no callers; its last rules hold for its running work. The rules may
-        be a second old: work continues, and arrives on other ways, without calls.
+        A tenant that was removed from the file has no callers; its last rules apply to its running work. The file is
+        checked here too, since work may run or arrive without calls.
         """
         self._look()
         return self._edition.rules.get(tenant) or self._past.get(tenant) or TenantRules(tenant=tenant)
@@ -159,7 +158,7 @@ class AccessStore:
         await self._follow()
         admission = await self._admission(presented)
         principal = on_behalf(admission.principal, presented)
-        # The default tenant exists even where the file does not name it, for this machine's own token and services.
+        # For this machine's own token and services, the default tenant exists even if the file does not name it.
         unnamed = principal.tenant == DEFAULT_TENANT and principal.may(AccessRole.SERVICE)
         if principal.tenant not in self._edition.rules and not unnamed:
             raise PermissionDenied(
@@ -191,14 +190,14 @@ class AccessStore:
         if _stamp_of(self._path) in (self._edition.stamp, self._refused):
             return
         async with self._reading:
-            # Before reading: a later write is read the next time.
+            # Before reading, so that a write meanwhile is noticed at the next check.
             stamp = _stamp_of(self._path)
             if stamp not in (self._edition.stamp, self._refused):
                 with self._logging_refusal(stamp):
                     self._take(stamp, await asyncio.to_thread(read_access, self._path))
 
     def _look(self) -> None:
-        """`_follow` for synchronous callers: a small file is read at once, a large one in the background."""
+        """Like `_follow`, for synchronous callers: a small file is read at once, a large one in the background."""
         now = time.monotonic()
         if now - self._looked_at < LOOK_SECONDS:
             return
@@ -251,7 +250,7 @@ class AccessStore:
 
 
 def _stamp_of(path: Path) -> _Stamp:
-    """A stamp that changes when a file is written or replaced; zeros where there is none."""
+    """A stamp that changes when a file is written or replaced; zeros for a missing file."""
     try:
         status = path.stat()
     except OSError:
@@ -260,14 +259,14 @@ def _stamp_of(path: Path) -> _Stamp:
 
 
 async def open_access(settings: Settings, token: str) -> AccessStore | OneToken:
-    """The store of the access file, or where there is no such file one token for everybody.
+    """The store of the access file, or one token for all callers if no file is configured.
 
     Args:
-        settings: Which file, and where the server listens.
-        token: The token of this machine: everybody's, or beside a file that of the person who starts the fleet.
+        settings: The path of the file, and the address at which the server listens.
+        token: This machine's own token: for all callers, or with a file for the person who starts the fleet.
 
     Raises:
-        InvalidRequest: The file cannot be read, or is not one.
+        InvalidRequest: The file cannot be read or is invalid.
     """
     if settings.tls_cert is None and not settings.loopback:
         _log.warning(
@@ -287,10 +286,10 @@ async def open_access(settings: Settings, token: str) -> AccessStore | OneToken:
 
 
 def knows(access: AccessStore | OneToken, tenant: str) -> bool:
-    """Whether there is such a tenant: the default one, and those of the access file."""
+    """Whether a tenant exists: the default one, and those of the access file."""
     return tenant == DEFAULT_TENANT or (isinstance(access, AccessStore) and tenant in access.tenants)
 
 
 def rules_of(access: Authenticator) -> Rules | None:
-    """The rules of each tenant, by the current access file; None where there is no such file."""
+    """The rules of each tenant, by the current access file; None without a file."""
     return access.rules if isinstance(access, AccessStore) else None

@@ -44,7 +44,7 @@ def _read_roles(roles: object) -> object:
 
 
 def _must(holds: Callable[[T], bool], otherwise: str) -> AfterValidator:
-    """A validator; its fault says `otherwise`."""
+    """A validator; its error message is `otherwise`."""
 
     def check(value: T) -> T:
         if not holds(value):
@@ -54,15 +54,15 @@ def _must(holds: Callable[[T], bool], otherwise: str) -> AfterValidator:
     return AfterValidator(check)
 
 
-def _is_safe(place: str) -> bool:
-    return "://" not in place or place.startswith("https://")
+def _is_safe(location: str) -> bool:
+    return "://" not in location or location.startswith("https://")
 
 
 TenantName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]{0,62}\z")]
 Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}\z")]
 Text = Annotated[str, StringConstraints(min_length=1, max_length=1_000)]
 Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
-"""Those with a private and a public key: with a shared one, whoever can check a token can make it."""
+"""The algorithms with a private and a public key: with a shared key, anyone who can verify a token can forge one."""
 Roles = Annotated[frozenset[AccessRole], BeforeValidator(_read_roles)]
 SomeRoles = Annotated[Roles, _must(bool, "empty; without a role nothing is allowed")]
 Name = Annotated[Text, _must(is_name, "a name has 1 to 64 letters, digits and ._@:-")]
@@ -81,7 +81,7 @@ Expiry = Annotated[
     ),
 ]
 ClaimPath = str | Annotated[tuple[Text, ...], Field(min_length=1, max_length=8)]
-"""`realm_access.roles`, or as a list where a claim's own name has dots in it."""
+"""A path such as `realm_access.roles`, or a list if the name of a claim contains dots."""
 
 
 class _Table(BaseModel):
@@ -89,7 +89,7 @@ class _Table(BaseModel):
 
 
 class QuotaTable(_Table):
-    """`[tenants.NAME.quota]`; 0: as much as the fleet has."""
+    """`[tenants.NAME.quota]`; 0: no limit but the fleet's."""
 
     agents: StrictInt = Field(default=0, ge=0)
     tokens_per_day: StrictInt = Field(default=0, ge=0)
@@ -121,7 +121,7 @@ class TenantTable(_Table):
 
 
 class TokenTable(_Table):
-    """`[[tokens]]`: of a token only the SHA-256 is kept, and for a while that of the token before it."""
+    """`[[tokens]]`: the SHA-256 of a token, and for a while that of the token before it."""
 
     name: Name
     tenant: TenantName
@@ -143,7 +143,7 @@ class TokenTable(_Table):
 
 
 class JwtTable(_Table):
-    """`[[jwt]]`: an issuer whose tokens are taken."""
+    """`[[jwt]]`: an issuer whose tokens are accepted."""
 
     issuer: Text
     audience: Text
@@ -174,7 +174,7 @@ class JwtTable(_Table):
 
 
 class CertificateTable(_Table):
-    """`[[certificates]]`: whose certificate (signed by `tls_client_ca`) says so, is let in over gRPC."""
+    """`[[certificates]]`: a gRPC caller, recognised by the subject of its certificate (signed by `tls_client_ca`)."""
 
     name: Name
     tenant: TenantName

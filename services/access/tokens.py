@@ -1,8 +1,8 @@
 """Tokens of callers: static ones and JSON Web Tokens.
 
-A static token is made once, shown to its owner once, and kept as a digest. A JSON Web Token (RFC 7519, with the advice
-of RFC 8725) counts if one of the issuers that the access file names has signed it; an issuer's public keys (RFC 7517)
-come from a file or an https URL and are kept fresh.
+A static token is made once, shown to its owner once, and stored as a digest. A JSON Web Token (RFC 7519, with the
+advice of RFC 8725) is valid if one of the issuers in the access file has signed it; an issuer's public keys (RFC 7517)
+come from a file or an https URL and are refreshed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def token_digest(token: str) -> str:
 
 
 def end_of(expires: datetime | date | None) -> float:
-    """When a token ends, in seconds since 1970; 0 = never. A day without a time counts to its end, in UTC."""
+    """When a token expires, in seconds since 1970; 0 = never. A date without a time is the end of that day in UTC."""
     if expires is None:
         return 0.0
     if not isinstance(expires, datetime):
@@ -67,7 +67,7 @@ class StaticTokens:
         }
 
     def find(self, token: str, now: float) -> Admission | None:
-        """Its holder; None where it is unknown or expired."""
+        """The token's holder; None if it is unknown or expired."""
         admission = self._holders.get(token_digest(token))
         return None if admission is None or 0 < admission.expires <= now else admission
 
@@ -86,12 +86,12 @@ Jwk = Mapping[str, Any]
 class KeySet:
     """Keys by their id.
 
-    While the place is unavailable or unreadable, the last keys stay valid.
+    While the keys cannot be fetched, the last ones stay valid.
 
     Args:
         place: A path, or an https URL.
         ca: PEM file of the authority that signed the URL's certificate; None: one that the system trusts.
-        clock: Seconds that never go back.
+        clock: A monotonic clock, in seconds.
     """
 
     def __init__(self, place: str, *, ca: Path | None = None, clock: Callable[[], float] = time.monotonic) -> None:
@@ -105,7 +105,7 @@ class KeySet:
         self._reading = asyncio.Lock()
 
     async def find(self, key_id: str | None) -> Jwk | None:
-        """The key of that id; without an id the only key there is. None: there is no such key.
+        """The key of that id, or without an id the only key; None if there is no such key.
 
         Raises:
             Unavailable: No keys have been fetched yet.
@@ -129,7 +129,7 @@ class KeySet:
 
     async def _refresh(self, *, unless: Callable[[], bool]) -> None:
         async with self._reading:
-            # A caller that waited here finds the keys of the refresh before it.
+            # A caller that has waited here uses the keys of the refresh before it.
             tried = self._tried_at
             if unless() or (tried is not None and self._clock() - tried < LEAST_SECONDS):
                 return
@@ -186,7 +186,7 @@ def parse_keys(data: bytes) -> tuple[Jwk, ...]:
     keys = mapping(parse_json(data)).get("keys")
     if not is_list(keys):
         raise ValueError("not a JSON object with a list of keys")
-    # Shared keys ("oct") are left out: whoever can check with one can also sign.
+    # Without shared keys ("oct"), with which anyone who can verify can also sign.
     public = tuple(
         key
         for key in mappings(keys[:MAX_KEYS])
@@ -200,7 +200,7 @@ def parse_keys(data: bytes) -> tuple[Jwk, ...]:
 MAX_CHARS = 8 * 1024
 _LEAST_RSA_BITS = 2048
 _PEOPLES = frozenset(AccessRole) - {AccessRole.SERVICE}
-"""Roles that a claim may name by itself; the file must grant the role of services."""
+"""Roles that a claim may grant; the role of services must be granted in the access file."""
 
 
 def looks_like_one(token: str) -> bool:
@@ -220,7 +220,7 @@ class WebTokens:
         self._clock = clock
 
     async def find(self, token: str) -> Admission:
-        """Its principal. Raises Unauthenticated, Unavailable."""
+        """The token's principal. Raises Unauthenticated, Unavailable."""
         import jwt
 
         if len(token) > MAX_CHARS:
@@ -275,7 +275,7 @@ class WebTokens:
         name, tenant = claim(claims, table.name_claim), table.tenant
         if tenant is None:
             named = string(claim(claims, table.tenant_claim))
-            # With a translation only its names are accepted: a foreign tenant may have the name of one of ours.
+            # With a mapping only its names are accepted: a foreign tenant may have the same name as one of ours.
             tenant = table.tenants.get(named) if table.tenants else named or None
         if not isinstance(name, str) or not is_name(table.name_prefix + name) or tenant is None:
             return None
@@ -284,7 +284,7 @@ class WebTokens:
 
 
 def claim(claims: Mapping[str, Any], path: ClaimPath) -> object:
-    """The value of a claim; None where there is none. Dots of a text lead into objects."""
+    """The value of a claim; None if it is missing. Dots in a text path separate nested objects."""
     *way, last = path.split(".") if isinstance(path, str) else path
     return mapping(claims, *way).get(last)
 
@@ -309,7 +309,7 @@ def _seconds(value: object) -> float | None:
 
 
 def _key(jwk: Jwk, algorithm: str) -> Any:
-    """The key, for this algorithm only. Raises jwt.PyJWTError."""
+    """The key, usable with this algorithm only. Raises jwt.PyJWTError."""
     import jwt
 
     jwk_key = jwt.PyJWK(dict(jwk), algorithm)

@@ -13,7 +13,7 @@ from swe_ai_fleet.settings import Settings
 
 
 class ContextServer(Protocol):
-    """A context service that serves: where, and which token it asks for."""
+    """A running context service: its address, and the token that it requires."""
 
     @property
     def address(self) -> str: ...
@@ -22,7 +22,7 @@ class ContextServer(Protocol):
 
 
 class OpenContext(Protocol):
-    """Serves the context service on `settings.context_address` until the context ends."""
+    """Runs the context service on `settings.context_address` until the context ends."""
 
     def __call__(
         self,
@@ -33,18 +33,18 @@ class OpenContext(Protocol):
         authenticator: Authenticator | None = None,
         rules: Rules | None = None,
     ) -> AbstractAsyncContextManager[ContextServer]:
-        """Raises PreconditionFailed (an address, an index that cannot be used), InvalidRequest, Unavailable.
+        """Raises PreconditionFailed (an address or index that cannot be used), InvalidRequest, Unavailable.
 
         Args:
-            settings: Where to listen, the memory index, the budget of a context.
-            log: The connection to NATS, its streams made.
-            token: What callers must show, or with `authenticator` one of the tokens that it takes.
-            authenticator: Authenticates callers; None: there is one token.
-            rules: The rules of each tenant; None: there are none beyond those of the fleet.
+            settings: The address, the memory index, the budget of a context.
+            log: The connection to NATS, with its streams created.
+            token: The token that callers need, or with `authenticator` one of the tokens that it accepts.
+            authenticator: Authenticates callers; None: `token` is the only token.
+            rules: The rules of each tenant; None: only the fleet's own apply.
         """
         ...
 
 
 def context_opener() -> OpenContext | None:
-    """What serves the context service; None without its extension."""
+    """The function that runs the context service; None without its extension."""
     return next(iter(load_parts("context")), None)

@@ -1,4 +1,4 @@
-"""The context service by itself: settings and a connection to NATS in, a serving service out."""
+"""The composition root of the context service as a process of its own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.runtime.channels import card_entry, channel_tls, own_address
 from swe_ai_fleet.runtime.factories import connect_log
 from swe_ai_fleet.runtime.nats_server import read_address
-from swe_ai_fleet.runtime.private_files import kept_token, write_private
+from swe_ai_fleet.runtime.private_files import stored_token, write_private
 from swe_ai_fleet.runtime.tool_services import secret_mask
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.telemetry import configure_logging, open_telemetry
@@ -26,11 +26,11 @@ _log = structlog.get_logger(__name__)
 
 
 async def serve(settings: Settings) -> None:
-    """Serve by itself until SIGINT or SIGTERM, beside the NATS server of the settings or the one that runs on the home.
+    """Serve until SIGINT or SIGTERM, with the NATS server of the settings or the one that runs in the fleet's home.
 
-    `<home>/context.json` has the address and the token while it runs, readable by the owner only.
+    While it runs, `<home>/context.json` has the address and the token, readable by the owner only.
 
-    Raises PreconditionFailed where the extension that serves it was removed.
+    Raises PreconditionFailed if the service's extension was removed.
     """
     open_context = context_opener()
     if open_context is None:
@@ -44,7 +44,7 @@ async def serve(settings: Settings) -> None:
     if not settings.nats_url:
         nats = read_address(settings.home / "nats")
         settings = settings.model_copy(update={"nats_url": nats.url, "nats_token": nats.token})
-    token = settings.context_token or kept_token(settings.home / "context-token")
+    token = settings.context_token or stored_token(settings.home / "context-token")
     async with (
         open_telemetry(settings, service="fleet-context", mask=mask) as telemetry,
         connect_log(settings, name="context") as log,

@@ -1,1 +1,1 @@
-"""HTTP in front of the gRPC services: `main` puts it together, `app` its rooms."""
+"""HTTP in front of the gRPC services; `main` is the composition root."""

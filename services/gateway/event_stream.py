@@ -1,4 +1,4 @@
-"""Answers that take their time: server-sent events as they go over the wire, clients that leave before the end."""
+"""Server-sent events in wire format, and waiting for work that a client may abandon by disconnecting."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MEDIA_TYPE = "text/event-stream"
 HEADERS: Mapping[str, str] = {"cache-control": "no-store", "x-accel-buffering": "no"}
 KEEPALIVE = b": still here\n\n"
 KEEPALIVE_SECONDS = 15.0
-"""After that long without an event a comment goes out, so that nobody on the way takes the connection for dead."""
+"""After this long without an event a comment is sent, so that proxies do not close the connection as idle."""
 
 
 def wants_events(request: Request) -> bool:
@@ -24,19 +24,19 @@ def wants_events(request: Request) -> bool:
 
 
 def event(name: str, data: bytes, *, number: int = 0) -> bytes:
-    """One event; `data` has no line ends, `number` 0 is none."""
+    """One event; `data` has no line ends, `number` 0 means no id."""
     return (b"id: %d\n" % number if number else b"") + b"event: %b\ndata: %b\n\n" % (name.encode(), data)
 
 
-class Coming(Generic[T]):
-    """The next item of a stream, waited for in pieces."""
+class NextItem(Generic[T]):
+    """The next item of a stream, for which a caller can wait repeatedly."""
 
     def __init__(self, stream: AsyncGenerator[T, None]) -> None:
         self._stream = stream
         self._next = asyncio.ensure_future(anext(stream, None))
 
-    async def settled(self, seconds: float) -> bool:
-        """Whether it is there within that time. Raises the stream's fault where that is there instead."""
+    async def is_ready(self, seconds: float) -> bool:
+        """Wait at most so many seconds for the item or the end; whether it is ready. Raises the stream's exception."""
         await asyncio.wait((self._next,), timeout=seconds)
         if not self._next.done():
             return False
@@ -44,7 +44,7 @@ class Coming(Generic[T]):
         return True
 
     def take(self) -> T | None:
-        """The one that is there; from then on the one after it is waited for. None: that was all."""
+        """The item that is ready, and begin to wait for the one after it; None at the stream's end."""
         item = self._next.result()
         if item is not None:
             self._next = asyncio.ensure_future(anext(self._stream, None))
@@ -62,16 +62,16 @@ async def client_gone(receive: Receive) -> None:
         pass
 
 
-async def while_there(work: Awaitable[T], leaving: Awaitable[None]) -> T | None:
-    """The work's result; None where the client leaves before that, and then the work is cancelled."""
-    working, going = asyncio.ensure_future(work), asyncio.ensure_future(leaving)
+async def unless_gone(work: Awaitable[T], disconnect: Awaitable[None]) -> T | None:
+    """The result of work; None if the client disconnects first, which cancels the work."""
+    working, waiting = asyncio.ensure_future(work), asyncio.ensure_future(disconnect)
     try:
-        await asyncio.wait((working, going), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((working, waiting), return_when=asyncio.FIRST_COMPLETED)
     finally:
         working.cancel()
-        going.cancel()
-        result, left = await asyncio.gather(working, going, return_exceptions=True)
-    for outcome in (left, result):
+        waiting.cancel()
+        result, gone = await asyncio.gather(working, waiting, return_exceptions=True)
+    for outcome in (gone, result):
         if isinstance(outcome, Exception):
             raise outcome
     return None if isinstance(result, BaseException) else result

@@ -1,6 +1,6 @@
-"""The gateway's composition root: an ASGI application of its rooms, served over HTTP in front of the gRPC services.
+"""The gateway's composition root: its ASGI application, served over HTTP in front of the gRPC services.
 
-The web server shares its process with others: bound first, ended gracefully, without signal handlers of its own.
+The web server may share its process: its socket is bound first, it ends gracefully, and it handles no signals.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from services.grpc_server import nats_metrics
 from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.ports import KeyValue
-from swe_ai_fleet.runtime.channels import channel_tls, is_here, target
+from swe_ai_fleet.runtime.channels import channel_tls, is_local, target
 from swe_ai_fleet.runtime.nats_server import open_state
 from swe_ai_fleet.runtime.tool_services import secret_mask
 from swe_ai_fleet.settings import Settings
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def gateway_metrics(telemetry: Telemetry, feeds: Feeds) -> Generator[None]:
-    """Within, who asks this process for metrics is told of who watches."""
+    """A context in which this process's metrics include its watchers."""
     if telemetry.exposition is None:
         yield
         return
@@ -74,7 +74,7 @@ def gateway_app(
     *,
     check_seconds: float = CHECK_SECONDS,
 ) -> Starlette:
-    """The application; whatever serves it runs its lifespan."""
+    """The application; its server must run its lifespan."""
     feeds = Feeds(upstream, max_watchers=settings.http_max_watchers)
 
     async def health(_: Request) -> Response:
@@ -98,9 +98,9 @@ def gateway_app(
         ],
         exception_handlers=dict(HANDLERS),
     )
-    # A redirection names our own scheme, which behind a proxy that ends TLS is the wrong one.
+    # A redirect would have our own scheme, which is wrong behind a proxy that ends TLS.
     app.router.redirect_slashes = False
-    # Ended before the server is: it waits for who still watches.
+    # Closed before the server, which waits for watchers.
     app.state.feeds = feeds
     return app
 
@@ -109,20 +109,20 @@ GRACE_SECONDS = 3
 PING_SECONDS = 20.0
 _BACKLOG = 2048
 MAX_MESSAGE_BYTES = 64 * 1024
-"""Of what a client may send over a WebSocket."""
+"""The maximum size of a client's WebSocket message."""
 KEYS_BUCKET = "HTTP_KEYS"
 KEYS_KEPT_SECONDS = 86_400.0
 KEYS_MAX_BYTES = 256 * 1024 * 1024
-"""Beyond that the oldest answers are forgotten."""
+"""The size of stored responses, above which the oldest are dropped."""
 
 
 class _State(ServerState):
-    # The date of each answer is made with it, where the library makes it each second.
+    # The date is computed for each response; the library does so every second.
     default_headers = property(lambda _: [(b"date", formatdate(usegmt=True).encode())], lambda _, __: None)
 
 
 class _Server(uvicorn.Server):
-    """A server that waits for its end, where the library's own looks ten times a second whether it is there."""
+    """A server that waits for an event to end; the library's polls ten times a second."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -146,7 +146,8 @@ async def serve_http(
 
     Args:
         listen: `host:port`; port 0 takes any free one.
-        tls: The certificate it shows; None: it speaks without TLS.
+        elsewhere: Whether to listen on any free port if the one in `listen` is in use.
+        tls: The certificate; None: no TLS.
 
     Raises:
         PreconditionFailed: The address cannot be bound, or the certificate cannot be used.
@@ -163,7 +164,7 @@ async def serve_http(
             ws_max_size=MAX_MESSAGE_BYTES,
             ws_ping_interval=PING_SECONDS,
             ws_ping_timeout=PING_SECONDS,
-            # A frame of events is small; 500 compressors are not.
+            # Frames are small, but 500 compressors would need much memory.
             ws_per_message_deflate=False,
             timeout_graceful_shutdown=GRACE_SECONDS,
             server_header=False,
@@ -180,7 +181,8 @@ async def serve_http(
                     await serving
                     raise PreconditionFailed("the gateway did not start", field="http_listen")
             host, port = bound.getsockname()[:2]
-            yield f"{'https' if context is not None else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
+            scheme = "http" if context is None else "https"
+            yield f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
         finally:
             server.ends.set()
             await serving
@@ -195,7 +197,7 @@ def _bound(listen: str, elsewhere: bool) -> Generator[socket.socket]:
             f"{listen!r} is not a valid address", field="http_listen", hint="such as 127.0.0.1:8000"
         )
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # Named as TCP, or asyncio leaves Nagle on: answers in two pieces wait 40 ms for the first to be acknowledged.
+    # With the protocol named, asyncio disables Nagle's algorithm, which delays responses in two pieces by 40 ms.
     bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -229,10 +231,10 @@ async def open_gateway(
         PreconditionFailed: The address cannot be bound.
     """
     keys = await log.bucket(KEYS_BUCKET, ttl_seconds=KEYS_KEPT_SECONDS, max_bytes=KEYS_MAX_BYTES)
-    # The auth middleware admits callers before anything is sent: the context service may ask for a token of its own.
-    # Where it takes what we take, it is shown the caller's.
+    # The context service may require another token than the gateway: it is then called with that one, after the auth
+    # middleware has admitted the caller. Otherwise it is called with the caller's token.
     context_token = "" if settings.context_token == token else settings.context_token
-    # Without a context service the orchestrator answers its RPCs: with UNIMPLEMENTED, as those of other extensions.
+    # Without a context service, the orchestrator answers its RPCs with UNIMPLEMENTED, like those of other extensions.
     context_url = settings.context_url or settings.orchestrator_url
     async with open_upstream(
         settings.orchestrator_url,
@@ -253,11 +255,11 @@ async def open_gateway(
 
 
 async def serve(settings: Settings) -> None:
-    """Serve by itself until SIGINT or SIGTERM."""
+    """Serve as a process of its own until SIGINT or SIGTERM."""
     for name in ("orchestrator_url", "orchestrator_token", "context_url"):
         if not getattr(settings, name):
             raise PreconditionFailed(f"{name} is empty", field=name, hint=f"set FLEET_{name.upper()}")
-    if is_here(target(settings.orchestrator_url).rpartition(":")[0].strip("[]")) and not (
+    if is_local(target(settings.orchestrator_url).rpartition(":")[0].strip("[]")) and not (
         settings.alone or settings.access_file or settings.repository_roots
     ):
         raise PreconditionFailed(
@@ -271,7 +273,7 @@ async def serve(settings: Settings) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    # Its own token is the orchestrator's, not everybody's, once there is an access file.
+    # With an access file, its own token (the orchestrator's) is not the callers' token.
     authenticator = await AccessStore.open(settings.access_file) if settings.access_file else None
     async with (
         open_telemetry(settings, service="fleet-gateway", mask=mask) as telemetry,

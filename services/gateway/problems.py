@@ -1,7 +1,7 @@
-"""Faults as HTTP clients get them: problem documents (RFC 9457), made here and nowhere else.
+"""Errors for HTTP clients as problem documents (RFC 9457), which are made only here.
 
-Operators see how many requests of which route end how, how long they take, and their spans. A bug ends here
-too: logged once, and answered without a word of its own.
+It also records requests for operators: counts by route and status, durations, and spans. Bugs are logged here, once,
+and answered without their message.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ STATUSES: Mapping[str, int] = {
     "ALREADY_EXISTS": 409,
     "PERMISSION_DENIED": 403,
     "RESOURCE_EXHAUSTED": 429,
-    # google.rpc.Code has 400 here. What is asked for is fine, only the state of the thing is in the way: a conflict.
+    # google.rpc.Code has 400 here, but the request is valid and only conflicts with the state of the resource.
     "FAILED_PRECONDITION": 409,
     "ABORTED": 409,
     "OUT_OF_RANGE": 400,
@@ -76,11 +76,11 @@ _log = structlog.get_logger()
 
 
 class Refusal(Exception):
-    """A request that the gateway does not pass on, or that HTTP itself has a status for: 413, 415, 416 and the like.
+    """A request that the gateway refuses itself, such as with status 413, 415 or 416.
 
     Args:
-        code: The gRPC code's name; empty: the one that belongs to the status.
-        retry_after_seconds: When another try makes sense; None: what belongs to the status.
+        code: The name of the gRPC code; empty: the one for the status.
+        retry_after_seconds: When to retry; None: the default for the status.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class Refusal(Exception):
         self._retry_after_seconds = _RETRY_SECONDS.get(status) if retry_after_seconds is None else retry_after_seconds
 
     def document(self, instance: str) -> dict[str, object]:
-        """As `application/problem+json`, about the path that was asked for; what is not known is left out."""
+        """The `application/problem+json` document for a request's path, without unknown fields."""
         fields: dict[str, object] = {
             "type": "about:blank",
             "title": _title(self.status),
@@ -116,7 +116,7 @@ class Refusal(Exception):
         return fields
 
     def answer(self, instance: str) -> Response:
-        """The problem document, with `Retry-After` and `WWW-Authenticate` where they belong."""
+        """The response with the problem document, and `Retry-After` and `WWW-Authenticate` if applicable."""
         content = json.dumps(self.document(instance), ensure_ascii=False)
         answer = Response(content, self.status, headers=self._headers, media_type=MEDIA_TYPE)
         answer.headers.setdefault("cache-control", "no-store")
@@ -128,18 +128,18 @@ class Refusal(Exception):
 
 
 def refusal_of(error: grpc.aio.AioRpcError | FleetError, *, within: str = "") -> Refusal:
-    """What a fault of a service, or of the gateway itself, is for the client.
+    """The refusal for an error of a service, or of the gateway itself.
 
-    `within` is left out in front of the field's name, such as `deliberate.`.
+    `within` is a prefix to remove from the field's name, such as `deliberate.`.
     """
     if isinstance(error, FleetError):
         code, field = status_code(error).name, error.field.removeprefix(within)
         return Refusal(STATUSES[code], error.message, code=code, field=field, hint=error.hint)
-    # A call that nobody cancelled here was let go by a server that ends.
+    # The gateway has not cancelled the call, so the server is shutting down.
     code = "UNAVAILABLE" if error.code() is grpc.StatusCode.CANCELLED else error.code().name
     details = error_details(error.trailing_metadata())
     if details is None:
-        # gRPC's own words name addresses and source lines.
+        # gRPC's own messages contain addresses and source lines.
         return Refusal(STATUSES[code], _GRPC_OWN.get(code, "the orchestrator failed"), code=code)
     return Refusal(
         STATUSES[code],
@@ -161,7 +161,7 @@ async def _on_fault(connection: HTTPConnection, error: Exception) -> Response:
 
 
 async def _on_http(connection: HTTPConnection, error: Exception) -> Response:
-    """What Starlette raises itself: no such path, no such method."""
+    """The response to Starlette's own exceptions: unknown path, method not allowed."""
     fault = cast("HTTPException", error)
     if fault.status_code in (204, 304):
         return Response(status_code=fault.status_code, headers=fault.headers)
@@ -183,7 +183,7 @@ HANDLERS: Mapping[Any, Any] = {
 
 
 class BugMiddleware:
-    """What nobody expected ends here: logged once, answered with 500 and without a word of its own."""
+    """Logs unexpected exceptions once, and answers them with 500, without their message."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -199,7 +199,7 @@ class BugMiddleware:
         try:
             await self._app(scope, receive, sent)
         except ClientDisconnect:
-            # Nobody is there to be told.
+            # There is no client to answer.
             return
         except Exception as fault:
             if scope["type"] == "lifespan":
@@ -215,7 +215,7 @@ class BugMiddleware:
 
 
 class Observed:
-    """ASGI middleware that stands before all others. Probes are left out; a WebSocket is a request with status 101."""
+    """The outermost ASGI middleware, which records requests, except probes; a WebSocket counts with status 101."""
 
     def __init__(self, app: ASGIApp, telemetry: Telemetry) -> None:
         self._app = app
@@ -258,7 +258,7 @@ class Observed:
                 _log.debug("request", method=method, route=route, status=status, ms=round(seconds * 1000, 1), **ids)
 
     def _route(self, scope: Scope) -> str:
-        """The pattern of a request's path; what no route has taken is `other`."""
+        """The pattern of a request's route; `other` if no route matched."""
         endpoint, app = scope.get("endpoint"), scope.get("app")
         if endpoint is None or app is None:
             return "other"

@@ -1,4 +1,4 @@
-"""The gRPC services behind the gateway: any of their methods, called by name on behalf of a caller."""
+"""Clients of the gRPC services behind the gateway, for all of their methods, on behalf of a caller."""
 
 from __future__ import annotations
 
@@ -36,15 +36,18 @@ FILES: tuple[FileDescriptor, ...] = (
     notification_pb2.DESCRIPTOR,
     context_pb2.DESCRIPTOR,
 )
-"""The contract's files; whose services are not here are not reached over HTTP."""
-# A service that was away is found again within seconds, not minutes.
-_AGAIN = (("grpc.initial_reconnect_backoff_ms", 200), ("grpc.max_reconnect_backoff_ms", 2_000))
+"""The contract's files; only their services are reachable over HTTP."""
+# Reconnect to a service within seconds, not minutes.
+_RECONNECT = (("grpc.initial_reconnect_backoff_ms", 200), ("grpc.max_reconnect_backoff_ms", 2_000))
 _CONTEXT = "fleet.context.v1.ContextService"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """Who asks: the services behind are shown the token, and told the name (of who calls themselves, or is called)."""
+    """A caller, by whose token and name the services behind are called.
+
+    If the caller is a service, the name may be that of the caller it acts for.
+    """
 
     token: str = field(repr=False)
     name: str = ""
@@ -52,7 +55,7 @@ class Caller:
 
 
 def caller_of(connection: HTTPConnection) -> Caller:
-    """Whom the access middleware admitted; without it, whoever the request's own header names."""
+    """The caller that the auth middleware admitted; without that middleware, the one in the request's own header."""
     state: dict[str, Any] = connection.scope.get("state") or {}
     token: str | None = state.get("token")
     if token is None:
@@ -60,7 +63,7 @@ def caller_of(connection: HTTPConnection) -> Caller:
     authenticated: AuthenticatedCaller | None = state.get("authenticated")
     principal = authenticated.principal if authenticated else SOLE
     named = state.get("caller") or ""
-    # Services name whom they call for; others are who they are.
+    # Services may name the caller they act for.
     name = named or principal.name if principal.may(AccessRole.SERVICE) else principal.name
     return Caller(token=token, name=name, principal=principal)
 
@@ -80,16 +83,16 @@ def method(full_name: str) -> MethodDescriptor:
 class Upstream:
     """Channels to the orchestrator (its workflows, chats and plans too) and to the context service.
 
-    Every call carries the caller's own token and name, so that the services decide who may do what; a context service
-    that asks for another token than the gateway is shown that one, `context_token`, with the caller's name and tenant:
-    what the caller may do is then for the gateway to check. Faults come as grpc.aio.AioRpcError.
+    Every call has the caller's own token and name, so that the services check its rights. A context service that
+    requires another token than the gateway gets that one, `context_token`, with the caller's name and tenant: the
+    gateway must then check the caller's rights. Errors are raised as grpc.aio.AioRpcError.
     """
 
     orchestrator: grpc.aio.Channel
     context: grpc.aio.Channel
     context_token: str = field(default="", repr=False)
     stamp: Callable[[], Mapping[str, str]] = dict[str, str]
-    """Metadata that names the span a call is made in."""
+    """The metadata with the current span of a call."""
 
     async def call(
         self, target: MethodDescriptor, request: Message, caller: Caller, *, seconds: float = CALL_SECONDS
@@ -118,7 +121,7 @@ class Upstream:
         return await self._stub("stream_unary", target)(requests, metadata=metadata, timeout=seconds)
 
     def _stub(self, shape: str, target: MethodDescriptor) -> Any:
-        # The type stubs know the serializers of no method by its name.
+        # The type stubs have no calls by a method's name.
         channel: Any = self.context if target.containing_service.full_name == _CONTEXT else self.orchestrator
         path = f"/{target.containing_service.full_name}/{target.name}"
         return getattr(channel, shape)(path, _serialized, GetMessageClass(target.output_type).FromString)
@@ -128,7 +131,7 @@ class Upstream:
         named = (*self.stamp().items(), *((("fleet-caller", caller.name),) if caller.name else ()))
         if self.context_token and target.containing_service.full_name == _CONTEXT:
             token = self.context_token
-            # Never for the tenant of our own token: whoever asks has one.
+            # Always with the caller's tenant, never with that of our own token.
             named = (*named, ("fleet-tenant", caller.principal.tenant or DEFAULT_TENANT))
         return (("authorization", f"Bearer {token}"), *named) if token else named
 
@@ -144,10 +147,10 @@ async def open_upstream(
 ) -> AsyncGenerator[Upstream]:
     """Channels to both addresses (`host:port`), with TLS or without, until the context ends. Nothing is sent yet.
 
-    `context_token` is what the context service is shown instead of a caller's token (empty: the caller's); only for
-    callers whom somebody has admitted.
+    `context_token` is sent to the context service instead of a caller's token (empty: the caller's); use it only for
+    admitted callers.
     """
-    options = [("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES), ("grpc.enable_http_proxy", 0), *_AGAIN]
+    options = [("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES), ("grpc.enable_http_proxy", 0), *_RECONNECT]
     async with (
         open_channel(orchestrator, orchestrator_tls, options=options) as first,
         open_channel(context, context_tls, options=options) as second,

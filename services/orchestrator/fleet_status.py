@@ -1,4 +1,4 @@
-"""The fleet as it is now, as clients get it, and its councils: created, listed, deleted, joined and left."""
+"""The calls about the fleet and its councils: its current state, drains, and the members of councils."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ class CouncilCalls:
     """Carries out the calls about councils.
 
     Attributes:
-        states: The executions of a tenant that go on, as far as they are known here.
-        models: The model of each profile; the empty name is the default's.
+        states: A tenant's executions that have not ended, as far as this orchestrator knows.
+        models: The model of each profile, by name; the default profile's name is empty.
     """
 
     store: CouncilStore
@@ -85,12 +85,14 @@ class CouncilCalls:
         )
 
     async def counts(self) -> pb.CouncilMetrics:
-        """How many there are, with an agent at work, and of how many agents. Raises Unavailable."""
+        """How many councils there are, how many of them have an agent at work, and their agents. Raises Unavailable."""
         councils, states = await self.store.list(tenant()), self.states(tenant())
-        at_them = [(council, at_work(states, council.role)) for council in councils]
+        working = {council.council_id: at_work(states, council.role) for council in councils}
         return pb.CouncilMetrics(
             total=len(councils),
-            active=sum(any(working.get(each.agent_id) for each in council.members) for council, working in at_them),
+            active=sum(
+                any(working[council.council_id].get(each.agent_id) for each in council.members) for council in councils
+            ),
             agents=sum(len(council.members) for council in councils),
         )
 
@@ -151,7 +153,7 @@ class CouncilCalls:
 
 
 def _role(text: str, *, field: str = "role") -> Role:
-    """A role that must be named: nothing is created or deleted by leaving a word out. Raises InvalidRequest."""
+    """The named role; there is no default, since the call may create or delete. Raises InvalidRequest."""
     if not text.strip():
         raise InvalidRequest("no role given", field=field, hint=f"one of {', '.join(Role)}")
     with fields_named(lambda _: field):
@@ -170,15 +172,15 @@ class FleetStatuses:
     drains: Drains
 
     async def fill(self, reply: pb.GetStatusResponse) -> None:
-        """Add the fleet as it is now to a status; hosts, machines and servers are shown to admins, who run it."""
-        status, me = await self.view.status(), self.view.me
+        """Add the fleet's current state to a status. Hosts, machines and model servers are shown to admins only."""
+        status, own_name = await self.view.status(), self.view.me
         replicas = {replica.name: replica for replica in status.replicas}
         load = self.executions.load()
         unfinished = self.executions.projection.unfinished(tenant())
         driven = Counter(state.owner for state in unfinished if state.owner and not state.status.terminal)
-        # One that is drained has given its lease back, and is there for all that as long as it tells.
-        resting = self.drains.names(DrainTarget.ORCHESTRATOR)
-        names = sorted({*load.replicas, me, *(resting & replicas.keys())})
+        # A drained one has returned its lease, but is listed as long as it reports.
+        drained = self.drains.names(DrainTarget.ORCHESTRATOR)
+        names = sorted({*load.replicas, own_name, *(drained & replicas.keys())})
         use = endpoint_use(status)
         reply.queue.CopyFrom(_queue(unfinished, most=load.room.queued))
         reply.measured_at_ms = int(status.measured_at * 1000)
@@ -196,17 +198,17 @@ class FleetStatuses:
             for replica in status.replicas
             for host in replica.hosts
         )
-        away = self.drains.names(DrainTarget.NODE)
-        nodes = (replace(node, draining=node.node_id in away) for node in status.nodes)
+        drained_nodes = self.drains.names(DrainTarget.NODE)
+        nodes = (replace(node, draining=node.node_id in drained_nodes) for node in status.nodes)
         reply.nodes.extend(to_message(pb.NodeStatus, node) for node in nodes)
         reply.model_endpoints.extend(_endpoint(endpoint, use.get(endpoint.url)) for endpoint in status.endpoints)
         reply.replicas.extend(
             pb.ReplicaStatus(
                 name=name,
                 driven=driven[name],
-                answering=name == me,
+                answering=name == own_name,
                 started_at_ms=int(replicas[name].started_at * 1000) if name in replicas else 0,
-                draining=name in resting,
+                draining=name in drained,
                 version=replicas[name].version if name in replicas else "",
             )
             for name in names
@@ -217,7 +219,7 @@ class FleetStatuses:
         )
 
     async def drain(self, request: pb.DrainRequest) -> pb.DrainResponse:
-        """Drain what a request names, or undo it; how far it is. Raises FleetError naming the field."""
+        """Drain what the request names, or undo that; answers what it waits for. Raises FleetError naming the field."""
         if principal().tenant != DEFAULT_TENANT:
             raise PermissionDenied("only admins of the tenant 'default' run the fleet", field="authorization")
         target = from_enum(DrainTarget, pb.DrainTarget, request.target)
@@ -232,8 +234,8 @@ class FleetStatuses:
             DrainTarget.HOST: {name: name.partition("/")[2] for name, host in hosts.items() if host.slots},
             DrainTarget.NODE: {node.node_id: node.name for node in status.nodes if node.alive and node.node_id},
         }[target]
-        named = {draining_name.replace(".", "/") for draining_name in self.drains.names(target)}
-        name = _only(request.name, {**dict.fromkeys(named, ""), **known}, target)
+        draining = {draining_name.replace(".", "/") for draining_name in self.drains.names(target)}
+        name = _full_name(request.name, {**dict.fromkeys(draining, ""), **known}, target)
         key = name.replace("/", ".")
         if request.undo:
             await self.drains.undo(target, key)
@@ -250,7 +252,7 @@ class FleetStatuses:
         return pb.DrainResponse(name=name, draining=True, waits_for=waits_for)
 
     def _driven_by(self, name: str) -> list[str]:
-        """What an orchestrator drives as long as it has its lease, which is the last that it gives back."""
+        """The executions that an orchestrator drives; empty once it has returned its lease, which it does last."""
         if name not in self.executions.load().replicas:
             return []
         states = self.executions.projection.unfinished()
@@ -260,8 +262,8 @@ class FleetStatuses:
         return driven[:_MOST_NAMED] or ["the end of its lease"]
 
 
-def _only(name: str, known: Mapping[str, str], target: DrainTarget) -> str:
-    """The one that is meant, by its name, its other name or a beginning. Raises NotFound, InvalidRequest."""
+def _full_name(name: str, known: Mapping[str, str], target: DrainTarget) -> str:
+    """The name that is meant, by itself, its other name or a prefix. Raises NotFound, InvalidRequest."""
     candidates = [key for key, other in known.items() if name in (key, other)]
     candidates = candidates or [key for key in known if name and key.startswith(name)]
     if len(candidates) == 1:
@@ -271,13 +273,13 @@ def _only(name: str, known: Mapping[str, str], target: DrainTarget) -> str:
     raise NotFound(f"no {target} has the name {name[:64]!r}", field="name", hint="`fleet status` shows what there is")
 
 
-def seen_by(who: Principal, component: Component) -> Component:
-    """A component as somebody may see it: what it says of the fleet, other tenants' work included, is for admins."""
+def shown_to(who: Principal, component: Component) -> Component:
+    """The component without its message and latency for non-admins: those may tell of other tenants' work."""
     return component if who.may(AccessRole.ADMIN) else replace(component, message="", latency_ms=0.0)
 
 
 async def active_councils(councils: CouncilCalls) -> int:
-    """How many councils have an agent at work; 0 where that can't be known now, since a status is told anyway."""
+    """How many councils have an agent at work; 0 if unknown, since a status must not fail for that."""
     try:
         async with asyncio.timeout(_COUNCIL_SECONDS):
             return (await councils.counts()).active
@@ -297,14 +299,14 @@ def _endpoint(endpoint: EndpointStatus, use: EndpointUse | None) -> pb.ModelEndp
 
 
 def _queue(unfinished: Sequence[ExecutionState], *, most: int) -> pb.QueueStatus:
-    going_on = [state for state in unfinished if not state.status.terminal]
-    waiting = [state for state in going_on if not state.owner]
+    active = [state for state in unfinished if not state.status.terminal]
+    waiting = [state for state in active if not state.owner]
     oldest = min((milliseconds(state.started_at) for state in waiting), default=0)
     return pb.QueueStatus(
         waiting=len(waiting),
         waiting_by_priority=Counter(state.task.priority for state in waiting),
         oldest_wait_ms=max(0, int(time.time() * 1000) - oldest) if oldest else 0,
         max_waiting=most,
-        driven=len(going_on) - len(waiting),
-        awaiting_approval=sum(state.status is ExecutionStatus.AWAITING_APPROVAL for state in going_on),
+        driven=len(active) - len(waiting),
+        awaiting_approval=sum(state.status is ExecutionStatus.AWAITING_APPROVAL for state in active),
     )

@@ -1,4 +1,4 @@
-"""The composition root: settings in, a serving fleet out."""
+"""The composition root: starts and serves a whole fleet from its settings."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ from swe_ai_fleet.extensions import load_parts
 from swe_ai_fleet.following import in_background
 from swe_ai_fleet.orchestrator.derivations import Derivations, PlanningEvents
 from swe_ai_fleet.orchestrator.executions import Executions
-from swe_ai_fleet.runtime.audit_keys import open_audit_keys, withheld
+from swe_ai_fleet.runtime.audit_keys import keyless, open_audit_keys
 from swe_ai_fleet.runtime.channels import ChannelTls, card_entry, channel_tls, own_address, target
 from swe_ai_fleet.runtime.local_ray import ray_started, ray_watched
 from swe_ai_fleet.runtime.nats_server import State, open_state
-from swe_ai_fleet.runtime.private_files import kept_token, write_private
+from swe_ai_fleet.runtime.private_files import stored_token, write_private
 from swe_ai_fleet.runtime.run_deps import council_models
 from swe_ai_fleet.runtime.stack import Stack, open_stack
 from swe_ai_fleet.runtime.tool_services import secret_mask
@@ -53,12 +53,12 @@ TASKS = WorkQueue(
 )
 PLANS = WorkQueue(stream="AGENT_PLANS", subjects=("agent.plans", "agent.plans.>"), consumer="orchestrator-plans")
 PRIORITIES = {"high": 8, "normal": 4, "low": 0} | {str(number): number for number in range(MAX_PRIORITY + 1)}
-"""What may stand as `<priority>` in `agent.cmd.execute.<tenant>.<priority>`."""
+"""The values of `<priority>` in `agent.cmd.execute.<tenant>.<priority>`."""
 PLANNING_BUCKET = "agent-planning"
-"""The bucket that remembers planning events, as long as executions are kept by default."""
+"""The bucket of planning events, which are kept as long as executions by default."""
 PLANNING_KEPT_SECONDS = 90 * 86_400.0
 CALLER = "nats"
-"""Who tasks from NATS are accounted to."""
+"""The caller of tasks from NATS."""
 
 _PERMANENT = (InvalidRequest, AlreadyExists)
 
@@ -75,7 +75,7 @@ async def open_intake(
     plans: WorkQueue = PLANS,
     known: Callable[[str], bool] = lambda tenant: tenant == DEFAULT_TENANT,
 ) -> AsyncGenerator[None]:
-    """Take work from NATS until the context ends; what is under way then goes to the other replicas."""
+    """Take work from NATS until the context ends; unfinished messages then go to other replicas."""
     telemetry = own_telemetry()
 
     async def execute(work: WorkMessage) -> None:
@@ -86,7 +86,7 @@ async def open_intake(
         with telemetry.receiving("agent.plans", work.headers):
             event = planning_event(parsed_message(work.data, pb.ProcessPlanningEventRequest()))
             tenant, _ = _tenant(work, "agent.plans", known)
-            # Nobody waits here for the subtasks of a dispatched event.
+            # No caller waits for the subtasks of a dispatched event.
             await planning.process(replace(event, tenant=tenant, caller=""), timeout=0)
 
     fault = "nothing more is taken from a queue"
@@ -98,7 +98,7 @@ async def open_intake(
 
 
 def task_of(work: WorkMessage, known: Callable[[str], bool] = lambda tenant: tenant == DEFAULT_TENANT) -> Task:
-    """The task in a message: the JSON of a SubmitTaskRequest; its subject may name a tenant and give it a priority.
+    """The task in a message: the JSON of a SubmitTaskRequest; its subject may name a tenant and a priority.
 
     Raises InvalidRequest, naming the field.
     """
@@ -113,7 +113,7 @@ def task_of(work: WorkMessage, known: Callable[[str], bool] = lambda tenant: ten
 
 
 def _tenant(work: WorkMessage, prefix: str, known: Callable[[str], bool]) -> tuple[str, list[str]]:
-    """The tenant in a message's subject, and what stands behind it. Raises InvalidRequest for one that is not here."""
+    """The tenant in a message's subject, and the parts after it. Raises InvalidRequest for an unknown tenant."""
     tenant, *rest = work.subject.removeprefix(prefix).split(".")[1:] or [DEFAULT_TENANT]
     if not known(tenant):
         raise InvalidRequest(f"there is no tenant {tenant[:64]!r} here", field="subject", hint="see the access file")
@@ -123,7 +123,7 @@ def _tenant(work: WorkMessage, prefix: str, known: Callable[[str], bool]) -> tup
 def _with_permanent_errors(
     handler: Callable[[WorkMessage], Awaitable[None]],
 ) -> Callable[[WorkMessage], Awaitable[None]]:
-    """The handler, with faults that no repetition can fix told as such."""
+    """The handler, raising PermanentError for errors that a redelivery cannot fix."""
 
     async def handle(work: WorkMessage) -> None:
         try:
@@ -135,12 +135,12 @@ def _with_permanent_errors(
     return handle
 
 
-_TOLD_SECONDS = 0.05
+_SHORTEST_REPORTED_SECONDS = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningFleet:
-    """Where a fleet answers, and the tokens it asks for."""
+    """The addresses of a running fleet, and their tokens."""
 
     address: str
     token: str
@@ -154,36 +154,38 @@ class RunningFleet:
 
 
 class _Phases:
-    """Tells of each phase of a start how long it took."""
+    """Reports how long each phase of a start took."""
 
-    def __init__(self, tell: Callable[[str], None]) -> None:
-        self._tell = tell
+    def __init__(self, report: Callable[[str], None]) -> None:
+        self._report = report
         self._since = time.monotonic()
 
     def done(self, name: str) -> AbstractAsyncContextManager[None]:
-        """Said as a context among those that are opened one after the other."""
+        """Report the phase that ends here. Returns an empty context, to stand in a list of contexts."""
         began, self._since = self._since, time.monotonic()
-        if self._since - began >= _TOLD_SECONDS:
-            self._tell(f"{name}: {self._since - began:.1f} s")
+        if self._since - began >= _SHORTEST_REPORTED_SECONDS:
+            self._report(f"{name}: {self._since - began:.1f} s")
         return nullcontext()
 
 
 @asynccontextmanager
-async def open_fleet(settings: Settings, tell: Callable[[str], None] = lambda _: None) -> AsyncGenerator[RunningFleet]:
-    """Start everything and serve until the context ends; `tell` hears of each phase of the start and its seconds.
+async def open_fleet(
+    settings: Settings, report: Callable[[str], None] = lambda _: None
+) -> AsyncGenerator[RunningFleet]:
+    """Start everything and serve until the context ends; `report` gets each phase of the start with its seconds.
 
-    The addresses and tokens stand in `<home>/fleet.json`, readable by the owner only, as long as it lasts.
+    While it serves, `<home>/fleet.json`, which only the owner can read, has the addresses and tokens.
     """
     if settings.sandbox == "none" and not settings.loopback:
         raise PreconditionFailed(
             "without a sandbox only loopback may be served", field="sandbox", hint="set FLEET_SANDBOX=auto"
         )
     settings.home.mkdir(mode=0o700, parents=True, exist_ok=True)
-    token = kept_token(settings.home / "token")
+    token = stored_token(settings.home / "token")
     access = await open_access(settings, token)
     mask, keys = secret_mask(settings), await asyncio.to_thread(open_audit_keys, settings)
-    settings = withheld(settings)
-    phases = _Phases(tell)
+    settings = keyless(settings)
+    phases = _Phases(report)
     async with (
         open_telemetry(settings, service="fleet-orchestrator", mask=mask) as telemetry,
         open_state(settings, name="orchestrator") as state,
@@ -253,7 +255,7 @@ async def open_fleet(settings: Settings, tell: Callable[[str], None] = lambda _:
             )
             card = settings.home / "fleet.json"
             write_private(card, json.dumps(_card(running)))
-            # What a start leaves stays: no collection need look at it.
+            # The objects of the start live until the end, so the garbage collector need not look at them.
             gc.freeze()
             try:
                 yield running
@@ -271,15 +273,15 @@ async def open_services(stack: Stack) -> AsyncGenerator[Sequence[Service]]:
 
 @asynccontextmanager
 async def _with_context(state: State, token: str, access: Authenticator) -> AsyncGenerator[State]:
-    """The state with a context service in its settings: the one they name, or one beside the orchestrator.
+    """The state with a context service in its settings: the configured one, or one in this process.
 
-    Without the extension that serves it there is none.
+    Without the extension that implements it, the settings stay without one.
     """
     open_context = context_opener()
     if state.settings.context_url or open_context is None:
         yield state
         return
-    # The orchestrator's own probes are what this process is asked by.
+    # Only the orchestrator serves this process's probes.
     beside = state.settings.model_copy(update={"probe_listen": ""})
     async with open_context(beside, state.log, token=token, authenticator=access, rules=rules_of(access)) as context:
         yield replace(
@@ -295,7 +297,7 @@ async def _with_context(state: State, token: str, access: Authenticator) -> Asyn
 
 @asynccontextmanager
 async def _with_gateway(stack: Stack, address: str, token: str, access: Authenticator) -> AsyncGenerator[str]:
-    """The gateway's base URL; empty where settings want none."""
+    """The base URL of a gateway in this process; empty if the settings turn it off."""
     settings = stack.settings.model_copy(
         update={
             "orchestrator_url": own_address(stack.settings, address),
@@ -318,7 +320,7 @@ async def serve(settings: Settings) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     async with open_fleet(settings):
-        # Only now: Ray takes SIGTERM for itself when it starts.
+        # After the start, because Ray installs its own handler of SIGTERM.
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, stop.set)
         async with ray_watched(settings, stop.set):
@@ -331,7 +333,7 @@ def _card(running: RunningFleet) -> dict[str, object]:
         "token": running.token,
         "nats_url": running.nats_url,
         "nats_token": running.nats_token,
-        # One that settings name has a token of its own, which whoever asks it has from there too.
+        # A configured context service has its own token, which clients must get from its operator.
         "context": running.context if running.context_token == running.token else "",
         "http": running.http,
         "metrics": running.metrics,

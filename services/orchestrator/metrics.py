@@ -1,7 +1,6 @@
-"""Figures of the fleet, as Prometheus reads them and as clients ask for them.
+"""The metrics of the fleet for Prometheus, and GetMetrics for clients.
 
-For Prometheus, hosts, model servers, streams and leases are read when it asks; clients get figures over a range of
-time.
+Prometheus gets the current state of hosts, model servers, streams and leases; clients get figures over a time range.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ OPERATIONS = (
 
 
 class FleetSource:
-    """What a fleet's view says. While it measures for too long, the last answer stands."""
+    """Metrics from the view of the fleet. If measuring takes too long, the last result is used."""
 
     def __init__(self, view: MeasuredFleetView) -> None:
         self._view = view
@@ -69,8 +68,8 @@ class FleetSource:
 
 
 def fleet_figures(status: FleetStatus, *, me: str) -> Iterable[Metric]:
-    """Streams and model servers are the same from every orchestrator; hosts and their calls are this one's own."""
-    # A server is measured for each of its models; what it says of its load is the same.
+    """The metrics of model servers, streams and tenants, and of this orchestrator's own hosts."""
+    # A server is measured once for each of its models, with the same load.
     servers = {
         endpoint.url: endpoint for endpoint in sorted(status.endpoints, key=lambda endpoint: endpoint.state == "up")
     }
@@ -112,7 +111,7 @@ def fleet_figures(status: FleetStatus, *, me: str) -> Iterable[Metric]:
 def _each(
     prefix: str, label: str, things: Mapping[str, T], *figures: tuple[str, str, Callable[[T], float | None]]
 ) -> Iterable[Metric]:
-    """A gauge for each figure (its name, what it tells, its value), which has a value for each thing by its label."""
+    """A gauge for each figure (name, help text, value), with a value for each thing by its label."""
     for name, about, value in figures:
         family = GaugeMetricFamily(f"{prefix}{name}", about, labels=[label])
         for thing_name, thing in things.items():
@@ -159,7 +158,7 @@ def _hosts(status: FleetStatus, me: str) -> Iterable[Metric]:
 
 
 def own_figures(stack: Stack) -> Iterable[Metric]:
-    """What this orchestrator drives and lets wait, the leases that it sees, and its own pool of the default model."""
+    """The metrics of this orchestrator: its executions, the leases that it sees, its pool of the default model."""
     load, leases, pool = stack.executions.load(), stack.leases, stack.model.counters
     alive: Collection[str] = leases.alive()
     oldest = time.time() - datetime.fromisoformat(load.oldest).timestamp() if load.oldest else 0.0
@@ -192,7 +191,7 @@ def own_figures(stack: Stack) -> Iterable[Metric]:
 
 @asynccontextmanager
 async def fleet_metrics(telemetry: Telemetry, stack: Stack) -> AsyncGenerator[None]:
-    """Within, who asks this process for metrics is told of the whole fleet."""
+    """Inside, this process exposes the metrics of the whole fleet."""
     exposition = telemetry.exposition
     if exposition is None:
         yield
@@ -204,7 +203,7 @@ async def fleet_metrics(telemetry: Telemetry, stack: Stack) -> AsyncGenerator[No
 
     async def log_metrics() -> Iterable[Metric]:
         if not stack.meter.complete:
-            # Half a log would look like counters that were set back.
+            # The counters of half a log would look as if they had been reset.
             raise Unavailable("the log has not been read to its end yet")
         return log_figures(stack.meter)
 
@@ -223,7 +222,7 @@ class Metrics:
     councils: Callable[[], Awaitable[pb.CouncilMetrics]] | None = None
 
     async def get(self, request: pb.GetMetricsRequest) -> pb.GetMetricsResponse:
-        """The figures of a range of time. Raises InvalidRequest naming the field, Unavailable."""
+        """The figures of a time range. Raises InvalidRequest naming the field, Unavailable."""
         if request.end_time_ms and request.end_time_ms <= request.start_time_ms:
             raise InvalidRequest("the range of time is empty", field="end_time_ms", hint="later than start_time_ms")
         if request.start_time_ms > time.time() * 1000:

@@ -1,7 +1,4 @@
-"""Planning events: what their messages say, and what their senders are told.
-
-A dispatched one is answered with its subtasks.
-"""
+"""Planning events: read from requests, and answered with the subtasks that they led to."""
 
 from __future__ import annotations
 
@@ -22,13 +19,13 @@ from swe_ai_fleet.orchestrator.subtasks import child_task_id
 
 MAX_EVENT_BYTES = 256 * 1024
 TIMEOUT_SECONDS = 120.0
-"""How long a caller without a deadline of its own waits for the subtasks of a dispatched event."""
+"""How long a caller without a deadline waits for the subtasks of a dispatched event."""
 _MARGIN_SECONDS = 0.5
-"""What an answer needs to reach a caller before its deadline."""
+"""The time that an answer needs to reach a caller before its deadline."""
 
 
 def planning_event(request: orchestrator_pb.ProcessPlanningEventRequest) -> PlanningEvent:
-    """The event of a request. Raises InvalidRequest naming the field."""
+    """The event in a request. Raises InvalidRequest naming the field."""
     if request.ByteSize() > MAX_EVENT_BYTES:
         raise InvalidRequest(
             f"the event has {request.ByteSize()} bytes",
@@ -44,10 +41,10 @@ def planning_event(request: orchestrator_pb.ProcessPlanningEventRequest) -> Plan
 
 
 def planning_response(event: PlanningEvent, outcome: PlanningOutcome) -> orchestrator_pb.ProcessPlanningEventResponse:
-    """What an event led to, as its sender is told."""
+    """The answer to an event's sender."""
     derivation = outcome.derivation
     subtasks = derivation.subtasks if derivation else ()
-    # Of a dispatched event the ids that the subtasks' own executions have.
+    # The subtasks of a dispatched event have the ids of their own executions' tasks.
     names = {
         subtask.subtask_id: child_task_id(event.task().task_id, subtask.subtask_id, derivation.joint)
         if outcome.execution_id
@@ -68,7 +65,7 @@ def planning_response(event: PlanningEvent, outcome: PlanningOutcome) -> orchest
 async def answer_planning_event(
     events: PlanningEvents, request: orchestrator_pb.ProcessPlanningEventRequest, context: Context
 ) -> orchestrator_pb.ProcessPlanningEventResponse:
-    """Take a caller's event. The subtasks of a dispatched one are waited for as long as the caller does."""
+    """Process a caller's event. For the subtasks of a dispatched one it waits until the caller's deadline."""
     event = replace(planning_event(request), tenant=tenant(), caller=caller_of(context))
     remaining = cast("float | None", context.time_remaining())
     timeout = TIMEOUT_SECONDS if remaining is None else max(0.0, remaining - _MARGIN_SECONDS)

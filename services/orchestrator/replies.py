@@ -1,6 +1,6 @@
-"""Executions as clients read them: whole replies, pages, and events with what models say in between.
+"""Replies about executions: results, pages of executions, and events with the models' live text.
 
-A reply is small enough for every client: what does not fit is cut or left as a reference.
+A reply is small enough for every client: texts and lists that do not fit are cut, and patches stay references.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from services.orchestrator import responses
 from services.orchestrator.requests import subtask_results
 from services.orchestrator.responses import audit_heads
-from services.pages import DEFAULT_PAGE_SIZE, page_token, place_behind
+from services.pages import DEFAULT_PAGE_SIZE, key_of, page_token
 from swe_ai_fleet.contract import from_enum, to_enum, to_message
 from swe_ai_fleet.domain.approval import ApprovalRequest
 from swe_ai_fleet.domain.budget import Usage
@@ -34,7 +34,7 @@ from swe_ai_fleet.ports import BlobStore, EventLog
 
 MAX_REPLY_BYTES = 3 * 1024 * 1024
 MAX_INLINE_PATCH_BYTES = 256 * 1024
-# Ids and digests have at most 128 characters, so that no cut reaches them.
+# Ids and digests have at most 128 characters, so they are never cut.
 _CUTS = ((16_000, 1_000), (4_000, 200), (1_000, 50), (200, 10), (128, 3))
 _OVERHEAD_BYTES = 16
 WatchLive = Callable[[str, str], AsyncGenerator[TextDelta, None]]
@@ -43,18 +43,13 @@ WatchLive = Callable[[str, str], AsyncGenerator[TextDelta, None]]
 
 @dataclass(frozen=True, kw_only=True)
 class Replies:
-    """Makes the replies that need patches and operations.
-
-    Args:
-        max_bytes: Bound on what `deliberation`, `orchestration` and `candidates` put into one message.
-    """
+    """Makes the replies that contain patches and operations."""
 
     log: EventLog
     blobs: BlobStore
-    max_bytes: int = MAX_REPLY_BYTES
 
     async def deliberation(self, state: ExecutionState) -> pb.DeliberateResponse:
-        candidates = await self.candidates(state, room=self.max_bytes)
+        candidates = await self.candidates(state, room=MAX_REPLY_BYTES)
         return pb.DeliberateResponse(
             task_id=state.task.task_id,
             results=candidates,
@@ -63,12 +58,12 @@ class Replies:
         )
 
     async def judgement(self, state: ExecutionState) -> pb.JudgePatchesResponse:
-        """Patches, judged."""
+        """The reply to JudgePatches."""
         return pb.JudgePatchesResponse(
             task_id=state.task.task_id,
             execution_id=state.execution_id,
             status=to_enum(pb.DeliberationStatus, state.status),
-            results=await self.candidates(state, room=self.max_bytes),
+            results=await self.candidates(state, room=MAX_REPLY_BYTES),
             winner_id=state.winner_id,
             baseline=responses.baseline(state),
             examination=responses.examination(state),
@@ -77,8 +72,8 @@ class Replies:
         )
 
     async def orchestration(self, state: ExecutionState) -> pb.OrchestrateResponse:
-        # The winner stands there twice.
-        candidates = await self.candidates(state, room=self.max_bytes // 2)
+        # The winner is in the reply twice.
+        candidates = await self.candidates(state, room=MAX_REPLY_BYTES // 2)
         winner = next(
             (candidate for candidate in candidates if state.winner_id and candidate.candidate_id == state.winner_id),
             None,
@@ -93,7 +88,7 @@ class Replies:
         )
 
     async def candidates(self, state: ExecutionState, *, room: int) -> list[pb.DeliberationResult]:
-        """The candidates with patches and operations, as much of them as fits into `room` bytes, the best first."""
+        """The candidates, best first, with as many patches and operations as fit into `room` bytes."""
         results = responses.results(state)
         remaining = room - fit(results, room)
         operations = remaining // 4
@@ -104,22 +99,22 @@ class Replies:
         return results
 
     def superseded(self, state: ExecutionState, *, room: int) -> list[pb.DeliberationResult]:
-        """The candidates that do not stand, newest first, as much of them as fits into `room` bytes."""
+        """The dropped and revised candidates, newest first, as many as fit into `room` bytes."""
         results = [responses.result(state, candidate, None) for candidate in reversed(responses.superseded(state))]
         while results and fit(results, room) > room:
             results.pop()
         return results
 
     async def partial(self, state: ExecutionState, candidate_id: str) -> pb.DeliberationResult:
-        """One candidate as it stands, with its patch."""
+        """One candidate in its current state, with its patch."""
         ranked = next((entry for entry in state.ranking if entry.candidate_id == candidate_id), None)
         result = responses.result(state, state.candidates[candidate_id], ranked)
-        room = self.max_bytes // 4
+        room = MAX_REPLY_BYTES // 4
         await self.inline_patch(state, result, room=room - fit([result], room))
         return result
 
     async def inline_patch(self, state: ExecutionState, result: pb.DeliberationResult, *, room: int) -> int:
-        """Put the patch itself in the place of its reference, if it is small enough and there. Bytes used."""
+        """Replace the reference to the patch by the patch, if it is small enough and stored. Returns the bytes used."""
         ref = state.candidates[result.candidate_id].artifacts.patch
         if ref is None or ref.size > min(MAX_INLINE_PATCH_BYTES, room - _OVERHEAD_BYTES):
             return 0
@@ -130,7 +125,7 @@ class Replies:
         return ref.size + _OVERHEAD_BYTES
 
     async def _add_operations(self, state: ExecutionState, results: list[pb.DeliberationResult], *, share: int) -> None:
-        """Add each agent's operations in order until its share of the room is used up."""
+        """Add each agent's operations in order, up to `share` bytes for each agent."""
         waiting = {state.candidates[result.candidate_id].agent_id: result for result in results}
         room = dict.fromkeys(waiting, share)
         steps: dict[str, int] = {}
@@ -149,7 +144,7 @@ class Replies:
 
 
 def pending(state: ExecutionState, *, room: int) -> list[pb.PendingApproval]:
-    """What an execution waits for, its texts cut until all fit into `room` bytes."""
+    """The approvals that an execution waits for, their texts cut until all fit into `room` bytes."""
     approvals = [_pending(request, state.execution_id) for request in state.pending]
     fit(approvals, room)
     return approvals
@@ -168,7 +163,7 @@ def _pending(request: ApprovalRequest, execution_id: str) -> pb.PendingApproval:
 
 
 def _arguments(text: str) -> struct_pb2.Struct:
-    """Arguments as a model wrote them, whatever that is; masked, and maybe cut, so not always JSON."""
+    """The arguments that a model wrote; masked and maybe cut, so not always valid JSON."""
     try:
         return parsed(json_format.Parse, text, struct_pb2.Struct())
     except (json_format.ParseError, ValueError):
@@ -178,7 +173,7 @@ def _arguments(text: str) -> struct_pb2.Struct:
 
 
 def metadata(state: ExecutionState) -> dict[str, str]:
-    """Facts for people that have no field of their own. `patch` and `bundle` are digests, for GetArtifact."""
+    """Facts for people that have no field in the reply. `patch` and `bundle` are digests for GetArtifact."""
     facts = {"execution_id": state.execution_id, "base_commit": state.repository.commit}
     if state.asked_approval is not None:
         facts["approval"] = f"{state.task.approval}: the tenant's rules ask for more than {state.asked_approval}"
@@ -195,7 +190,7 @@ def metadata(state: ExecutionState) -> dict[str, str]:
 
 
 def fit(messages: Sequence[Message], room: int) -> int:
-    """Cut long texts and lists, those of the last messages first and more and more, until all fit. The bytes left."""
+    """Cut long texts and lists, in the last messages first, more and more until all fit. Returns the remaining size."""
     sizes = [message.ByteSize() + _OVERHEAD_BYTES for message in messages]
     for characters, entries in _CUTS:
         for index in reversed(range(len(messages))):
@@ -207,7 +202,7 @@ def fit(messages: Sequence[Message], room: int) -> int:
 
 
 def _ending(state: ExecutionState) -> dict[str, Any]:
-    """What both kinds of execution say of their end."""
+    """The fields about the end of an execution that both replies have."""
     return {
         "execution_id": state.execution_id,
         "duration_ms": state.duration_ms,
@@ -216,8 +211,8 @@ def _ending(state: ExecutionState) -> dict[str, Any]:
         "audit_head": state.audit_head,
         "audit_heads": audit_heads(state),
         "usage": responses.total_usage(state),
-        "expenses": responses.spent(state),
-        **responses.judged(state),
+        "expenses": responses.expense_messages(state),
+        **responses.verdict(state),
     }
 
 
@@ -248,11 +243,11 @@ def _shortened(text: str, characters: int) -> str:
 def page(
     projection: Projection, request: pb.ListExecutionsRequest, tenant: str, spent: Callable[[str, str], Usage]
 ) -> pb.ListExecutionsResponse:
-    """The page of a tenant that is asked for, newest first; shorter where it would be too large.
+    """The requested page of a tenant's executions, newest first; shorter if it would be too large.
 
-    `spent` says, by tenant and execution, what those have spent that have not ended. Raises InvalidRequest.
+    `spent` returns, by tenant and execution, the usage so far of one that has not ended. Raises InvalidRequest.
     """
-    asked = [
+    filters = [
         request.task_id,
         request.role,
         sorted(request.statuses),
@@ -260,7 +255,7 @@ def page(
         request.created_before_ms,
         request.text,
     ]
-    last = cast("tuple[str, str] | None", place_behind(request.page_token, asked, str, str) or None)
+    last = cast("tuple[str, str] | None", key_of(request.page_token, filters, str, str) or None)
     reply, size, shown = pb.ListExecutionsResponse(), 0, ("", "")
     for state in _select(projection, request, tenant, last):
         execution = responses.execution_message(state)
@@ -269,7 +264,7 @@ def page(
         size += execution.ByteSize() + 16
         full = len(reply.executions) == (request.page_size or DEFAULT_PAGE_SIZE) or size > MAX_REPLY_BYTES
         if full and reply.executions:
-            reply.next_page_token = page_token(asked, shown)
+            reply.next_page_token = page_token(filters, shown)
             break
         reply.executions.append(execution)
         shown = (state.started_at, state.execution_id)
@@ -280,8 +275,8 @@ def _select(
     projection: Projection, request: pb.ListExecutionsRequest, tenant: str, behind: tuple[str, str] | None
 ) -> Iterator[ExecutionState]:
     statuses: set[ExecutionStatus] = set()
-    for number, asked in enumerate(request.statuses):
-        status = from_enum(ExecutionStatus, pb.DeliberationStatus, asked)
+    for number, value in enumerate(request.statuses):
+        status = from_enum(ExecutionStatus, pb.DeliberationStatus, value)
         if status is None:
             raise InvalidRequest("no execution has this status", field=f"statuses[{number}]")
         statuses.add(status)
@@ -305,15 +300,15 @@ def _select(
 async def with_live_text(
     events: AsyncIterator[StoredEvent], live: AsyncGenerator[TextDelta, None]
 ) -> AsyncGenerator[StoredEvent | TextDelta, None]:
-    """Both as they come, until the events end. A fault of the events is raised."""
+    """Events and live text as they arrive, until the events end. Errors of the events are raised."""
     async with aclosing(live) as texts:
         sources: dict[asyncio.Future[StoredEvent | TextDelta | None], AsyncIterator[StoredEvent | TextDelta]] = {}
 
-        def ask(source: AsyncIterator[StoredEvent | TextDelta]) -> None:
+        def request_next(source: AsyncIterator[StoredEvent | TextDelta]) -> None:
             sources[asyncio.ensure_future(anext(source, None))] = source
 
-        ask(events)
-        ask(texts)
+        request_next(events)
+        request_next(texts)
         try:
             while True:
                 done, _ = await asyncio.wait(sources, return_when=asyncio.FIRST_COMPLETED)
@@ -324,7 +319,7 @@ async def with_live_text(
                             return
                         continue
                     yield value
-                    ask(source)
+                    request_next(source)
         finally:
             for task in sources:
                 task.cancel()

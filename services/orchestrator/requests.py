@@ -1,7 +1,4 @@
-"""Requests as clients send them, turned into tasks, plans and decisions.
-
-The subtasks of an orchestration go back as they stand.
-"""
+"""Turns requests into tasks, plans and decisions, and subtasks into messages."""
 
 from __future__ import annotations
 
@@ -56,7 +53,7 @@ _ORCHESTRATE_FIELDS = {
     "custom_params": "options.custom_params",
 }
 DEFAULT_TOP_K = 3
-"""How many of the best an architect chooses among where a request asks for one and no more."""
+"""How many of the best candidates an architect chooses among, if a request does not say how many."""
 MAX_DESCRIPTION_CHARS = 2_000
 MAX_ERROR_CHARS = 500
 
@@ -64,7 +61,7 @@ MAX_ERROR_CHARS = 500
 def deliberation_task(request: pb.DeliberateRequest) -> Task:
     """The task of a Deliberate request. Raises InvalidRequest, naming the field."""
     reviewed = request.enable_peer_review if request.HasField("enable_peer_review") else True
-    return _bounded(
+    return _checked_size(
         _task(
             request,
             kind=TaskKind.DELIBERATE,
@@ -88,7 +85,7 @@ def orchestration_task(request: pb.OrchestrateRequest) -> Task:
         raise InvalidRequest(
             "two model profiles are named", field="options.custom_params[model_profile]", hint="model_profile is enough"
         )
-    return _bounded(
+    return _checked_size(
         _task(
             request,
             kind=TaskKind.ORCHESTRATE,
@@ -108,7 +105,7 @@ def orchestration_task(request: pb.OrchestrateRequest) -> Task:
 
 
 def submitted_task(request: pb.SubmitTaskRequest) -> Task:
-    """The task inside a SubmitTask request. Raises InvalidRequest, naming the field."""
+    """The task in a SubmitTask request. Raises InvalidRequest, naming the field."""
     match request.WhichOneof("task"):
         case "deliberate":
             return deliberation_task(request.deliberate)
@@ -119,7 +116,7 @@ def submitted_task(request: pb.SubmitTaskRequest) -> Task:
 
 
 def fields_of(request: Message) -> AbstractContextManager[None]:
-    """Inside, faults name fields as they are called in this request, whatever the task calls them."""
+    """Inside, errors that name a field of the task name the request's field instead."""
     names: Mapping[str, str] = {}
     prefix, inner = "", request
     if isinstance(request, pb.SubmitTaskRequest):
@@ -132,7 +129,7 @@ def fields_of(request: Message) -> AbstractContextManager[None]:
 
 
 def not_for_tasks(subject: str) -> InvalidRequest:
-    """A subject that names no tenant and priority."""
+    """The error for a subject that is not `agent.cmd.execute` with a tenant and a priority."""
     return InvalidRequest(
         f"{subject[:200]!r} is not a subject for tasks",
         field="subject",
@@ -140,8 +137,8 @@ def not_for_tasks(subject: str) -> InvalidRequest:
     )
 
 
-def _task(request: pb.DeliberateRequest | pb.OrchestrateRequest | pb.JudgePatchesRequest, **given: Any) -> Task:
-    """The task of a request; `given` is what its kind says in another way."""
+def _task(request: pb.DeliberateRequest | pb.OrchestrateRequest | pb.JudgePatchesRequest, **fields: Any) -> Task:
+    """The task of a request; `fields` are those that the task does not take from the request under the same name."""
     if not request.task_id:
         raise InvalidRequest("no task id given", field="task_id", hint="choose one; it makes the request repeatable")
     return from_message(
@@ -152,17 +149,17 @@ def _task(request: pb.DeliberateRequest | pb.OrchestrateRequest | pb.JudgePatche
         environment=from_message(
             EnvironmentSpec, request.environment, detect=not request.environment.disable_detection
         ),
-        # What is judged is stored first, and named then.
+        # Set by `with_patches`, to references to the stored patches.
         patches=(),
-        **given,
+        **fields,
     )
 
 
 def repo_ref(repo: pb.RepoRef) -> RepoRef:
-    """A repository as a request names it. Raises InvalidRequest, naming the field."""
+    """The repository that a request names. Raises InvalidRequest, naming the field."""
     if repo.upload_id and not _UPLOAD_ID.fullmatch(repo.upload_id):
         raise InvalidRequest("not the id of an upload", field="repo.upload_id", hint="as UploadRepository gave it")
-    # A URL that is none would otherwise be looked up as a path on this machine.
+    # Otherwise it would be taken as a path on this machine.
     if repo.url and "://" not in repo.url and ":" not in repo.url.split("/", 1)[0]:
         raise InvalidRequest(f"{repo.url[:64]!r} is not a URL", field="repo.url", hint="repo.path names a directory")
     if repo.path and not repo.path.startswith("/"):
@@ -175,32 +172,32 @@ def repo_ref(repo: pb.RepoRef) -> RepoRef:
     return from_message(RepoRef, repo, location=location)
 
 
-def _constraints(given: pb.TaskConstraints) -> Constraints:
+def _constraints(message: pb.TaskConstraints) -> Constraints:
     checks: dict[str, CheckSpec] = {}
-    for number, check in enumerate(given.checks):
+    for number, check in enumerate(message.checks):
         name = check.name or check.command
         if name in checks:
             raise InvalidRequest(f"two checks are called {name[:64]!r}", field=f"constraints.checks[{number}].name")
         checks[name] = from_message(CheckSpec, check, name=name)
     return from_message(
         Constraints,
-        given,
-        limits=from_message(Limits, given),
+        message,
+        limits=from_message(Limits, message),
         totals=Totals(
-            max_tokens=given.total_max_tokens,
-            max_tool_calls=given.total_max_tool_calls,
-            max_cost=given.total_max_cost,
+            max_tokens=message.total_max_tokens,
+            max_tool_calls=message.total_max_tool_calls,
+            max_cost=message.total_max_cost,
         ),
-        allowed_hosts=tuple(given.network.allowed_hosts) if given.HasField("network") else None,
+        allowed_hosts=tuple(message.network.allowed_hosts) if message.HasField("network") else None,
         checks=tuple(checks.values()),
     )
 
 
-def _bounded(task: Task) -> Task:
-    """The task, if an event can carry it and a client can be sent that event."""
+def _checked_size(task: Task) -> Task:
+    """The task, if it is small enough for an event that clients can receive. Raises InvalidRequest."""
     size = len(to_json(task))
     if size > MAX_TASK_BYTES:
-        # `context` is the only field without a bound of its own that is meant for prose.
+        # `context` is the only field for prose without a limit of its own.
         raise InvalidRequest(
             f"the request has {size} bytes as a stored task",
             field="context",
@@ -209,8 +206,8 @@ def _bounded(task: Task) -> Task:
     return task
 
 
-def plan_of(request: pb.DeriveSubtasksRequest) -> DerivationRequest:
-    """The plan of a request. Raises InvalidRequest naming the field."""
+def derivation_request(request: pb.DeriveSubtasksRequest) -> DerivationRequest:
+    """The plan in a request. Raises InvalidRequest naming the field."""
     roles: list[Role] = []
     for number, name in enumerate(request.roles):
         with fields_named(lambda _, number=number: f"roles[{number}]"):
@@ -225,8 +222,8 @@ def plan_of(request: pb.DeriveSubtasksRequest) -> DerivationRequest:
     )
 
 
-def derived(plan: DerivationRequest, derivation: Derivation) -> pb.DeriveSubtasksResponse:
-    """A split plan. Its tasks have ids that no other derivation's have."""
+def derivation_response(plan: DerivationRequest, derivation: Derivation) -> pb.DeriveSubtasksResponse:
+    """A plan's subtasks, with ids that no other derivation uses."""
     names = {subtask.subtask_id: f"{derivation.derivation_id}.{subtask.subtask_id}" for subtask in derivation.subtasks}
     return pb.DeriveSubtasksResponse(
         tasks=[
@@ -238,7 +235,7 @@ def derived(plan: DerivationRequest, derivation: Derivation) -> pb.DeriveSubtask
 
 
 def subtask_results(state: ExecutionState) -> list[pb.SubtaskResult]:
-    """The subtasks of an orchestration as they stand, dependencies first; their texts cut."""
+    """The current state of an orchestration's subtasks, dependencies first, with shortened texts."""
     if state.derivation is None:
         return []
     task, derivation = state.task, state.derivation
@@ -250,12 +247,12 @@ def subtask_results(state: ExecutionState) -> list[pb.SubtaskResult]:
     for subtask in derivation.subtasks:
         name = subtask.subtask_id
         outcome = state.subtask_outcomes.get(name, SubtaskOutcome(subtask_id=name))
-        began = state.subtask_executions.get(name, "")
+        execution_id = outcome.execution_id or state.subtask_executions.get(name, "")
         results.append(
             pb.SubtaskResult(
                 task=atomic_task(subtask, names, case_id=task.case_id, plan_id=task.plan_id, cut=True),
-                execution_id=outcome.execution_id or began,
-                status=_status(outcome, begun=bool(began)),
+                execution_id=execution_id,
+                status=_status(outcome, started=bool(execution_id)),
                 commit_sha=outcome.commit_sha,
                 error_message=outcome.error[:MAX_ERROR_CHARS],
             )
@@ -263,12 +260,12 @@ def subtask_results(state: ExecutionState) -> list[pb.SubtaskResult]:
     return results
 
 
-def _status(outcome: SubtaskOutcome, *, begun: bool) -> pb.DeliberationStatus:
-    """Where a subtask stands: one that won and could not be merged has failed, one that never began is cancelled."""
+def _status(outcome: SubtaskOutcome, *, started: bool) -> pb.DeliberationStatus:
+    """A subtask's status: failed if it has a winner that could not be merged, cancelled if it was skipped."""
     if outcome.status == SKIPPED:
         name = ExecutionStatus.CANCELLED.name
     elif not outcome.status:
-        name = ExecutionStatus.IN_PROGRESS.name if begun else ExecutionStatus.PENDING.name
+        name = ExecutionStatus.IN_PROGRESS.name if started else ExecutionStatus.PENDING.name
     elif outcome.status == ExecutionStatus.COMPLETED and not outcome.merged:
         name = ExecutionStatus.FAILED.name
     else:
@@ -279,7 +276,7 @@ def _status(outcome: SubtaskOutcome, *, begun: bool) -> pb.DeliberationStatus:
 def atomic_task(
     of: Subtask, names: Mapping[str, str], *, case_id: str, plan_id: str, cut: bool = False
 ) -> pb.AtomicTask:
-    """A subtask for the wire. `names` are its task id and those of what it depends on, by subtask id."""
+    """A subtask as a message. `names` are the task ids of it and its dependencies, by subtask id."""
     return pb.AtomicTask(
         task_id=names[of.subtask_id],
         role=of.role,
@@ -293,8 +290,8 @@ def atomic_task(
 
 
 MAX_DIFF_BYTES = 3 * 1024 * 1024
-"""Of all patches of a request together: what a gRPC message of the usual size can carry."""
-_MAX_GIVEN_NAME_CHARS = 120
+"""Of all patches of a request together: they must fit into one gRPC message."""
+_MAX_APPROVER_CHARS = 120
 PATCH_MEDIA_TYPE = "text/x-diff"
 
 
@@ -320,7 +317,7 @@ def resolution(request: pb.ResolveApprovalRequest, context: Context) -> Approval
 
 
 def judge_task(request: pb.JudgePatchesRequest) -> Task:
-    """The task of a request, its patches still to be stored. Raises InvalidRequest with the field."""
+    """The task of a request, without its patches. Raises InvalidRequest naming the field."""
     if not 1 <= len(request.patches) <= MAX_PATCHES:
         raise InvalidRequest(
             f"there are {len(request.patches)} patches", field="patches", hint=f"1 to {MAX_PATCHES} of them"
@@ -331,19 +328,19 @@ def judge_task(request: pb.JudgePatchesRequest) -> Task:
     for number, patch in enumerate(request.patches):
         if not patch.diff.strip():
             raise InvalidRequest("the patch is empty", field=f"patches[{number}].diff")
-    task = _bounded(_task(request, kind=TaskKind.JUDGE))
+    task = _checked_size(_task(request, kind=TaskKind.JUDGE))
     title = "Judge a patch" if len(request.patches) == 1 else f"Judge {len(request.patches)} patches"
     return replace(task, description=request.task_description.strip() or title)
 
 
 def with_patches(task: Task, patches: Sequence[pb.SubmittedPatch]) -> Task:
-    """The task with references to its patches, as `store_patches` stores them."""
+    """The task with references to its patches, which `store_patches` stores."""
     return replace(
         task,
         patches=tuple(
             SubmittedPatch(
                 name=patch.name,
-                patch=blob_ref(task.tenant, task.execution_id, _closed(patch.diff), PATCH_MEDIA_TYPE),
+                patch=blob_ref(task.tenant, task.execution_id, _with_line_feed(patch.diff), PATCH_MEDIA_TYPE),
                 summary=patch.summary,
             )
             for patch in patches
@@ -352,23 +349,23 @@ def with_patches(task: Task, patches: Sequence[pb.SubmittedPatch]) -> Task:
 
 
 async def store_patches(task: Task, patches: Sequence[pb.SubmittedPatch], blobs: BlobStore) -> None:
-    """Store what a task refers to. Raises ResourceExhausted, Unavailable."""
+    """Store a task's patches. Raises ResourceExhausted, Unavailable."""
     for patch in patches:
-        await blobs.put(task.tenant, task.execution_id, _closed(patch.diff), PATCH_MEDIA_TYPE)
+        await blobs.put(task.tenant, task.execution_id, _with_line_feed(patch.diff), PATCH_MEDIA_TYPE)
 
 
-def _closed(diff: bytes) -> bytes:
-    """A patch with the line feed at its end that shells and forms take away; without it git finds it damaged."""
+def _with_line_feed(diff: bytes) -> bytes:
+    """A patch with a line feed at its end, which git requires and which shells and forms remove."""
     return diff if diff.endswith(b"\n") else diff + b"\n"
 
 
 def hand_delivery(request: pb.DeliverCandidateRequest, caller: str) -> HandDelivery:
-    """What a person asks for. `caller` is who authenticated; empty where one token is everybody's."""
+    """The delivery that a person asks for. `caller` is who authenticated; empty if all callers share one token."""
     if not request.candidate_id:
         raise InvalidRequest("no candidate given", field="candidate_id", hint="as in DeliberationResult.candidate_id")
-    # However long or odd the name is that they give themselves, behind it stands who they are.
-    named = plain_line(request.approver, _MAX_GIVEN_NAME_CHARS)
-    by = f"{named} ({caller})" if named and caller and named != caller else named or caller or "somebody"
+    # Callers may give themselves any name, so the authenticated name follows it.
+    approver = plain_line(request.approver, _MAX_APPROVER_CHARS)
+    by = f"{approver} ({caller})" if approver and caller and approver != caller else approver or caller or "somebody"
     return HandDelivery(
         candidate_id=request.candidate_id,
         by=by,

@@ -1,4 +1,4 @@
-"""Domain values as clients get them: executions, candidates with evidence and reviews, audit chains, events."""
+"""Turns domain values into messages: executions, candidates with evidence and reviews, audit heads, events."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _UNRANKED = RankedCandidate(candidate_id="", rank=0, score=0.0, accepted=False)
 
 
 def audit_heads(state: ExecutionState) -> list[pb.AuditHead]:
-    """The head of each agent's audit chain, with the signature where that is about it."""
+    """The head of each agent's audit chain, with its signature if it is signed."""
     return [
         to_message(pb.AuditHead, signed, agent_id=agent.agent_id)
         if (signed := state.signed_heads.get(agent.agent_id)) and signed.hash == agent.audit_head
@@ -40,17 +40,17 @@ def audit_heads(state: ExecutionState) -> list[pb.AuditHead]:
 
 
 def critiques(state: ExecutionState, candidate_id: str) -> list[pb.Critique]:
-    """What peers said of a candidate, those who had nothing to say among them."""
+    """The peers' critiques of a candidate, including failed ones."""
     return [_critique(critique) for critique in state.critiques if critique.candidate_id == candidate_id]
 
 
 def votes(state: ExecutionState, candidates: Collection[str]) -> list[pb.Vote]:
-    """The votes for a candidate or for one that behaves the same."""
+    """The votes for any of these candidates."""
     return [to_message(pb.Vote, vote) for vote in state.votes if vote.choice in candidates]
 
 
 def earlier_summaries(state: ExecutionState, of: Candidate) -> list[str]:
-    """What the author said of what a candidate revises, oldest first."""
+    """The author's summaries of the candidates that this one revises, oldest first."""
     summaries: list[str] = []
     seen = {of.candidate_id}
     before = state.candidates.get(of.revises)
@@ -62,7 +62,7 @@ def earlier_summaries(state: ExecutionState, of: Candidate) -> list[str]:
 
 
 def superseded(state: ExecutionState) -> list[Candidate]:
-    """The candidates that are not ranked: dropped ones, and those that a revision replaced."""
+    """The candidates that are not ranked: those that were dropped or replaced by a revision."""
     dropped = drop_reasons(state)
     return [candidate for name, candidate in state.candidates.items() if name in dropped]
 
@@ -81,12 +81,12 @@ def _critique(of: review.Critique) -> pb.Critique:
 
 
 def total_usage(state: ExecutionState) -> pb.Usage:
-    """What the execution has cost so far; its own sum once it has ended."""
+    """The usage of the execution so far; once it has ended, its recorded total."""
     return to_message(pb.Usage, state.usage if state.status.terminal else state.spent)
 
 
 def title(task: Task) -> str:
-    """One line for people: the first of the description; of a workflow its name and its first input that is a text."""
+    """The first line of the description; for a workflow its name and its first text input."""
     text = task.description
     if task.workflow is not None:
         inputs = json_object(task.workflow.inputs.encode())
@@ -95,8 +95,8 @@ def title(task: Task) -> str:
     return next(iter(text.strip().splitlines()), "")[:MAX_TITLE_CHARS]
 
 
-def spent(state: ExecutionState) -> list[pb.Expense]:
-    """What agents' work was for, and what it bought."""
+def expense_messages(state: ExecutionState) -> list[pb.Expense]:
+    """The usage of each kind of agents' work, and what it led to."""
     return [to_message(pb.Expense, expense) for expense in expenses(state)]
 
 
@@ -105,9 +105,10 @@ def artifact(of: BlobRef, execution_id: str, name: str = "") -> pb.ArtifactRef:
 
 
 def check_suite(report: CheckReport) -> pb.CheckSuite:
-    """The evidence about a candidate. The first check of a kind that has a field stands there, the others behind.
+    """The evidence about a candidate.
 
-    Of a task that names its checks, the dry run is what these come to.
+    The first check of a kind that has a field goes there, the others to `additional_checks`. If the task names its own
+    checks, the field of the dry run has their summary.
     """
     suite = pb.CheckSuite(
         all_passed=report.accepted,
@@ -127,11 +128,11 @@ def check_suite(report: CheckReport) -> pb.CheckSuite:
     named = [result for result in report.results if result.kind is CheckKind.COMMAND]
     if named and not suite.HasField("dryrun"):
         failed = [check for check in named if check.required and not check.passed and not check.skipped_reason]
-        telling = (failed or named)[0]
-        message = f"{telling.name}: {telling.message}" if failed else "every required check passes"
-        skipped = telling.skipped_reason if all(check.skipped_reason for check in named) else ""
+        shown = (failed or named)[0]
+        message = f"{shown.name}: {shown.message}" if failed else "every required check passes"
+        skipped = shown.skipped_reason if all(check.skipped_reason for check in named) else ""
         summary = replace(
-            telling,
+            shown,
             passed=not failed and not skipped,
             message=message,
             duration_ms=sum(check.duration_ms for check in named),
@@ -153,7 +154,7 @@ def _check(of: candidate.CheckResult) -> pb.CheckResult:
 
 
 def result(state: ExecutionState, of: Candidate, ranked: RankedCandidate | None) -> pb.DeliberationResult:
-    """A candidate with its evidence, its reviews and its place; its patch by reference, without its operations."""
+    """A candidate with its evidence, its reviews and its rank; its patch as a reference, and without operations."""
     artifacts, report = of.artifacts, state.reports.get(of.candidate_id)
     delivered = state.delivered if of.candidate_id == state.winner_id else None
     tests = artifacts.tests or (report.tests if report else None)
@@ -200,7 +201,7 @@ def result(state: ExecutionState, of: Candidate, ranked: RankedCandidate | None)
 
 
 def results(state: ExecutionState) -> list[pb.DeliberationResult]:
-    """The candidates by rank. Of an execution that ended before it ranked them, all that stand, without ranks."""
+    """The candidates by rank. If the execution ended before ranking them, those not superseded, without ranks."""
     if state.ranking:
         return [result(state, state.candidates[ranked.candidate_id], ranked) for ranked in state.ranking]
     if not state.status.terminal:
@@ -215,13 +216,13 @@ def _verdict(report: CheckReport | None) -> dict[str, Any]:
     return {"verdict": to_enum(pb.EvidenceVerdict, report.verdict), "verdict_reasons": report.reasons}
 
 
-def judged(state: ExecutionState) -> dict[str, Any]:
-    """What evidence says of the winner, or of the best candidate without a winner."""
+def verdict(state: ExecutionState) -> dict[str, Any]:
+    """The verdict on the winner, or without a winner on the best candidate."""
     return _verdict(state.best_report)
 
 
 def baseline(state: ExecutionState) -> pb.Baseline | None:
-    """What the tests say of the untouched commit; None while that is not known."""
+    """The test results of the unchanged commit; None while they are unknown."""
     state_baseline = state.baseline
     if state_baseline is None:
         return pb.Baseline(error_message=state.baseline_error) if state.baseline_error else None
@@ -229,24 +230,24 @@ def baseline(state: ExecutionState) -> pb.Baseline | None:
 
 
 def examination(state: ExecutionState) -> pb.Examination | None:
-    """The new tests of candidates on each other's sources; None where none ran."""
+    """The results of candidates' new tests on each other's sources; None if none ran."""
     return to_message(pb.Examination, state.examination) if state.examination is not None else None
 
 
 def operation(stored: StoredEvent, body: ToolFinished, step: int) -> pb.ToolOperation:
-    """One use of a tool, from its audit entry and its result."""
-    entry, given = body.entry, body.result
-    left = pb.ArtifactRef(digest=given.artifact, size_bytes=entry.bytes_out, execution_id=stored.event.execution_id)
+    """One tool call, from its audit entry and its result."""
+    entry, outcome = body.entry, body.result
+    full = pb.ArtifactRef(digest=outcome.artifact, size_bytes=entry.bytes_out, execution_id=stored.event.execution_id)
     return to_message(
         pb.ToolOperation,
         entry,
-        success=given.success,
-        output=given.content,
-        error=given.error or entry.reason,
-        exit_code=given.exit_code,
+        success=outcome.success,
+        output=outcome.content,
+        error=outcome.error or entry.reason,
+        exit_code=outcome.exit_code,
         started_at=datetime.fromisoformat(entry.at) - timedelta(milliseconds=entry.duration_ms),
         step=step,
-        output_artifact=left if given.artifact else None,
+        output_artifact=full if outcome.artifact else None,
     )
 
 
@@ -257,7 +258,7 @@ def winner_agent(state: ExecutionState) -> str:
 
 
 def execution_message(state: ExecutionState, *, whole: bool = False) -> pb.Execution:
-    """What is known of an execution, its candidates aside; with `whole` also what lists leave out."""
+    """An execution without its candidates; `whole` adds the fields that lists leave out."""
     return pb.Execution(
         execution_id=state.execution_id,
         task_id=state.task.task_id,
@@ -276,12 +277,12 @@ def execution_message(state: ExecutionState, *, whole: bool = False) -> pb.Execu
         branch=state.delivered.branch if state.delivered else "",
         audit_heads=audit_heads(state),
         usage=total_usage(state),
-        expenses=spent(state) if whole and state.candidates else [],
+        expenses=expense_messages(state) if whole and state.candidates else [],
         last_sequence=state.last_sequence,
         attempt=state.task.attempt,
         subtasks=subtask_results(state),
         parent_execution_id=state.task.parent_execution_id,
-        # Of an accepted task: as many as were seated. A list has no run of an agent to count, only what executions say.
+        # The number of seats of an accepted task. Lists have no agents' runs that could be counted.
         agent_count=0 if state.task.kind in (TaskKind.WORKFLOW, TaskKind.JUDGE) else state.task.num_agents,
         approval=to_enum(pb.ApprovalPolicy, state.task.approval),
         repository=state.repository.location if state.repository.location != SCRATCH else "",
@@ -294,24 +295,24 @@ def execution_message(state: ExecutionState, *, whole: bool = False) -> pb.Execu
             )
             for delivery in state.hand_deliveries
         ],
-        **judged(state),
+        **verdict(state),
     )
 
 
 def event(stored: StoredEvent) -> pb.ExecutionEvent:
-    """A stored event; its body is the JSON that the codec makes of it."""
-    happened = stored.event
+    """A stored event, with its body as the codec's JSON."""
+    body = stored.event.body
     return to_message(
         pb.ExecutionEvent,
-        happened,
+        stored.event,
         sequence=stored.sequence,
-        type=happened.body.type,
-        payload_json=to_json(happened.body).decode(),
+        type=body.type,
+        payload_json=to_json(body).decode(),
     )
 
 
 def text_delta(execution_id: str, delta: TextDelta) -> pb.ExecutionEvent:
-    """A piece of text that a model just said, as an event that has no place in the log."""
+    """A piece of a model's live text as an event, which is not in the log."""
     return pb.ExecutionEvent(
         execution_id=execution_id, agent_id=delta.agent_id, type="text_delta", payload_json=to_json(delta).decode()
     )

@@ -17,7 +17,7 @@ from fleet.orchestrator.v1.orchestrator_pb2_grpc import OrchestratorServiceServi
 from services.auth import caller_of, principal, tenant
 from services.errors import Context, NotAvailable
 from services.orchestrator import requests, responses
-from services.orchestrator.fleet_status import CouncilCalls, FleetStatuses, active_councils, seen_by
+from services.orchestrator.fleet_status import CouncilCalls, FleetStatuses, active_councils, shown_to
 from services.orchestrator.metrics import Metrics
 from services.orchestrator.planning import answer_planning_event
 from services.orchestrator.replies import MAX_REPLY_BYTES, Replies, WatchLive, metadata, page, pending, with_live_text
@@ -48,7 +48,7 @@ Update = TypeVar("Update", pb.DeliberationUpdate, pb.OrchestrationUpdate)
 
 @dataclass(kw_only=True, eq=False)
 class OrchestratorServicer(OrchestratorServiceServicer):
-    """Serves executions. The end of a call ends the caller's wait and nothing else.
+    """Serves the RPCs. A cancelled call stops only the caller's wait; the execution continues.
 
     Attributes:
         contexts: None: no context service is configured.
@@ -124,8 +124,8 @@ class OrchestratorServicer(OrchestratorServiceServicer):
     async def DeliverCandidate(
         self, request: pb.DeliverCandidateRequest, context: Context
     ) -> pb.DeliverCandidateResponse:
-        asked = requests.hand_delivery(request, principal().name)
-        delivered = await self.executions.deliver(tenant(), request.execution_id, asked)
+        delivery = requests.hand_delivery(request, principal().name)
+        delivered = await self.executions.deliver(tenant(), request.execution_id, delivery)
         return pb.DeliverCandidateResponse(
             execution_id=request.execution_id, commit_sha=delivered.commit_sha, branch=delivered.branch
         )
@@ -158,16 +158,16 @@ class OrchestratorServicer(OrchestratorServiceServicer):
             state = await self.executions.latest(tenant(), task_id, TaskKind.DELIBERATE)
         except NotFound:
             state = await self.executions.latest(tenant(), task_id)
-        ran = state.duration_ms if state.finished_at else milliseconds(now()) - milliseconds(state.started_at)
+        duration = state.duration_ms if state.finished_at else milliseconds(now()) - milliseconds(state.started_at)
         return pb.GetDeliberationResultResponse(
             task_id=state.task.task_id,
             status=to_enum(pb.DeliberationStatus, state.status),
             results=await self._replies.candidates(state, room=MAX_REPLY_BYTES),
             winner_id=responses.winner_agent(state),
-            duration_ms=max(ran, 0),
+            duration_ms=max(duration, 0),
             error_message=state.error[: responses.MAX_ERROR_CHARS],
             metadata=metadata(state),
-            **responses.judged(state),
+            **responses.verdict(state),
         )
 
     async def GetArtifact(
@@ -200,7 +200,7 @@ class OrchestratorServicer(OrchestratorServiceServicer):
         return pb.GetExecutionResponse(execution=execution, audit_keys=keys)
 
     async def ListExecutions(self, request: pb.ListExecutionsRequest, context: Context) -> pb.ListExecutionsResponse:
-        # What is over is read from a file.
+        # In a thread, because executions that have ended are read from a file.
         return await asyncio.to_thread(page, self.executions.projection, request, tenant(), self.metrics.meter.running)
 
     async def StreamExecution(
@@ -241,7 +241,7 @@ class OrchestratorServicer(OrchestratorServiceServicer):
             else "healthy",
             uptime_seconds=int(time.monotonic() - self._started_at),
             stats=_stats(self.executions.projection, tenant()) if request.include_stats else None,
-            components=[to_message(pb.ComponentStatus, seen_by(principal(), component)) for component in components],
+            components=[to_message(pb.ComponentStatus, shown_to(principal(), component)) for component in components],
         )
         if request.include_stats:
             reply.stats.active_councils = await active_councils(self.councils)
@@ -288,8 +288,8 @@ class OrchestratorServicer(OrchestratorServiceServicer):
         return await answer_planning_event(self.planning, request, context)
 
     async def DeriveSubtasks(self, request: pb.DeriveSubtasksRequest, context: Context) -> pb.DeriveSubtasksResponse:
-        plan = replace(requests.plan_of(request), tenant=tenant())
-        return requests.derived(plan, await self.derivations.derive(plan))
+        plan = replace(requests.derivation_request(request), tenant=tenant())
+        return requests.derivation_response(plan, await self.derivations.derive(plan))
 
     async def GetTaskContext(self, request: pb.GetTaskContextRequest, context: Context) -> pb.GetTaskContextResponse:
         if self.contexts is None:
@@ -315,7 +315,7 @@ class OrchestratorServicer(OrchestratorServiceServicer):
     async def _updates(
         self, execution_id: str, kind: type[Update], final: Callable[[ExecutionState], Awaitable[Any]]
     ) -> AsyncGenerator[Update, None]:
-        """An update for every event, the last one with what `final` makes of the state that the execution ended in."""
+        """An update for every event; the last one has the result that `final` makes of the final state."""
         progress = Progress()
         async with aclosing(self.executions.watch(tenant(), execution_id)) as events:
             async for stored in events:

@@ -1,4 +1,4 @@
-"""GetTaskContext: what an agent would be told, as a host of agents finds it in a clone of the repository."""
+"""GetTaskContext: the messages that an agent would get for a task, made by a host in a clone of the repository."""
 
 from __future__ import annotations
 
@@ -28,10 +28,13 @@ class TaskContexts:
     workspaces: WorkspaceProvider
 
     async def get(self, request: pb.GetTaskContextRequest) -> pb.GetTaskContextResponse:
-        """The context of a task and role. Raises InvalidRequest, NotFound, Unavailable, as building an environment."""
+        """The context of a task and role.
+
+        Raises InvalidRequest, NotFound, Unavailable, and the errors of building an environment.
+        """
         task, pinned = await self._task(request)
         task = _with_request(request, task)
-        # Of a task that nobody has handed in the project alone may know.
+        # A task that was never submitted has no description; only its case and story can have context.
         context = context_request(task, placed=not task.description)
         gathered = await self.source.gather(context) if context is not None else GatheredContext()
         assignment = OpeningAssignment(
@@ -62,7 +65,7 @@ class TaskContexts:
         )
 
     async def _task(self, request: pb.GetTaskContextRequest) -> tuple[Task, PinnedRepository | None]:
-        """The task as it was handed in last and its commit, or one that says as much as the request does."""
+        """The task as last submitted, with its commit; or a task made from the request alone, without a commit."""
         default = self.executions.rules(tenant()).default_repository or SCRATCH
         repo = repo_ref(request.repo) if request.HasField("repo") else RepoRef(location=default)
         task, pinned = Task(task_id=request.task_id, kind=TaskKind.DELIBERATE, description="", repo=repo), None
@@ -76,7 +79,7 @@ class TaskContexts:
         return replace(task, tenant=tenant(), role=Role.parse(request.role) if request.role else task.role), pinned
 
     async def _pinned(self, repo: RepoRef) -> PinnedRepository:
-        """The commit of a repository, without what is uncommitted unless that is asked for."""
+        """The commit of a repository; uncommitted changes are ignored instead of refused."""
         if repo.uncommitted is UncommittedChanges.REFUSE:
             repo = replace(repo, uncommitted=UncommittedChanges.IGNORE)
         try:
@@ -92,17 +95,17 @@ def _with_request(request: pb.GetTaskContextRequest, task: Task) -> Task:
     phase = request.phase.strip().lower()
     if phase and phase not in list(Phase):
         raise InvalidRequest(f"unknown phase {phase[:64]!r}", field="phase", hint=f"one of {', '.join(Phase)}")
-    known, options = task.context_options, request.options
+    chosen, options = task.context_options, request.options
     if options.include_repository_map and task.repo.location == SCRATCH:
         raise InvalidRequest("no repository given", field="repo", hint="set repo.path or repo.url")
-    asked = {field.name: value for field, value in options.ListFields() if field.name.startswith("include_")}
-    known = replace(known, phase=phase or known.phase, token_budget=request.token_budget or known.token_budget)
+    included = {field.name: value for field, value in options.ListFields() if field.name.startswith("include_")}
+    chosen = replace(chosen, phase=phase or chosen.phase, token_budget=request.token_budget or chosen.token_budget)
     return replace(
         task,
         case_id=request.case_id or task.case_id,
         story_id=request.story_id or task.story_id,
         model_profile=options.model_profile or task.model_profile,
-        context_options=replace(known, **asked),
+        context_options=replace(chosen, **included),
     )
 
 

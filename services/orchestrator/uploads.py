@@ -1,4 +1,4 @@
-"""Repositories that clients send: received within bounds, checked, kept."""
+"""Uploads of repositories: received within limits, checked, and stored."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from swe_ai_fleet.ports import BlobStore
 
 MAX_AT_ONCE = 4
 IDLE_SECONDS = 60.0
-"""So long a client may send nothing."""
+"""The longest time in which a client may send nothing."""
 UPLOAD_SECONDS = 3_600.0
 _MEDIA_TYPE = "application/x-git-bundle"
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-async def _room_for_all(_: str, __: int) -> None:
-    """Where nothing bounds what tenants store."""
+async def _no_quota(_: str, __: int) -> None:
+    """Used when there are no storage quotas for tenants."""
 
 
 @dataclass(kw_only=True)
@@ -39,43 +39,43 @@ class Uploads:
     """Carries out UploadRepository.
 
     Args:
-        max_bytes: The most that a bundle may have.
-        check_room: Raises ResourceExhausted where so many bytes more may not be kept for a tenant.
+        max_bytes: The largest bundle.
+        check_room: Raises ResourceExhausted if so many more bytes exceed a tenant's storage quota.
     """
 
     workspaces: GitWorkspaceProvider
     blobs: BlobStore
     max_bytes: int
-    check_room: Callable[[str, int], Awaitable[object]] = _room_for_all
-    _under_way: Counter[str] = field(default_factory=Counter[str])
+    check_room: Callable[[str, int], Awaitable[object]] = _no_quota
+    _receiving: Counter[str] = field(default_factory=Counter[str])
     _unpacking: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_AT_ONCE))
-    _turns: defaultdict[str, asyncio.Lock] = field(default_factory=lambda: defaultdict(asyncio.Lock))
+    _tenant_locks: defaultdict[str, asyncio.Lock] = field(default_factory=lambda: defaultdict(asyncio.Lock))
 
     async def receive(self, requests: AsyncIterator[pb.UploadRepositoryRequest]) -> pb.RepoRef:
-        """Take a bundle; how requests name it. The same one again is the same upload.
+        """Receive and store a bundle; the answer names it. The same bundle again is the same upload.
 
         Raises:
-            InvalidRequest: It is too large, not what its header says, or not safe to unpack; names the field.
+            InvalidRequest: It is too large, differs from its header, or is not safe to unpack; names the field.
             ResourceExhausted: There is no room for it, or too many are being received.
-            Unavailable: It could not be kept.
+            Unavailable: It could not be stored.
         """
         owner = tenant()
-        # Where others take all the room, one more of a tenant that has none under way is let in.
-        if self._under_way.total() >= MAX_AT_ONCE and (
-            self._under_way[owner] or self._under_way.total() >= 2 * MAX_AT_ONCE
+        # A tenant without an upload gets one more when the others have taken all places.
+        if self._receiving.total() >= MAX_AT_ONCE and (
+            self._receiving[owner] or self._receiving.total() >= 2 * MAX_AT_ONCE
         ):
             raise ResourceExhausted(f"{MAX_AT_ONCE} uploads are being received", hint="try again in a moment")
-        self._under_way[owner] += 1
+        self._receiving[owner] += 1
         requests = aiter(requests)
         try:
             async with asyncio.timeout(UPLOAD_SECONDS), self.workspaces.receiving() as directory:
                 header = await self._header(requests)
                 bundle = directory / "bundle"
-                with _room():
+                with _full_disk_reported():
                     digest, size = await self._receive(requests, bundle, header.size_bytes)
                 if header.size_bytes and size != header.size_bytes:
-                    came = f"{size} bytes came of {header.size_bytes}"
-                    raise InvalidRequest(came, field="header.size_bytes", hint="send it again")
+                    reason = f"{size} bytes came of {header.size_bytes}"
+                    raise InvalidRequest(reason, field="header.size_bytes", hint="send it again")
                 if header.digest and digest != header.digest:
                     raise InvalidRequest("what came has another digest", field="header.digest", hint="send it again")
                 await self.check_room(owner, size)
@@ -86,7 +86,7 @@ class Uploads:
                 field="chunk",
             ) from None
         finally:
-            self._under_way[owner] -= 1
+            self._receiving[owner] -= 1
 
     async def _header(self, requests: AsyncIterator[pb.UploadRepositoryRequest]) -> pb.UploadRepositoryHeader:
         async with asyncio.timeout(IDLE_SECONDS):
@@ -105,7 +105,7 @@ class Uploads:
     async def _receive(
         self, requests: AsyncIterator[pb.UploadRepositoryRequest], bundle: Path, announced: int
     ) -> tuple[str, int]:
-        """(SHA-256, bytes) of what came, which lies in a file then."""
+        """Write the chunks to the file; their SHA-256 and size."""
         size, sha256 = 0, hashlib.sha256()
         most = min(announced or self.max_bytes, self.max_bytes)
         with bundle.open("wb") as file:
@@ -136,16 +136,16 @@ class Uploads:
                     hint="the operator can raise the limit of the blob store, or wait until old content expires",
                 ) from error
 
-        # Git, and then the whole bundle, are in memory: a few at a time, and of each tenant one, which may have to wait
-        # for the tenant's own turn at the CPUs.
-        async with self._turns[tenant()], self._unpacking:
-            with _room():
+        # Git, and then the whole bundle, need memory: a few are unpacked at a time, and one per tenant, which may have
+        # to wait for the tenant's CPU slot.
+        async with self._tenant_locks[tenant()], self._unpacking:
+            with _full_disk_reported():
                 commit, branch = await self.workspaces.take(tenant(), bundle, digest, repo, store)
-        named = header.ref or branch
+        ref = header.ref or branch
         return pb.RepoRef(
             upload_id=digest,
-            ref=named,
-            commit=header.commit or ("" if named else commit),
+            ref=ref,
+            commit=header.commit or ("" if ref else commit),
             subdirectory=header.subdirectory,
         )
 
@@ -163,8 +163,8 @@ def _append(file: BinaryIO, update: Callable[[bytes], object], chunk: bytes) -> 
 
 
 @contextlib.contextmanager
-def _room() -> Generator[None]:
-    """Inside, a full disk is no fault of ours."""
+def _full_disk_reported() -> Generator[None]:
+    """Inside, an OSError for a full disk becomes ResourceExhausted."""
     try:
         yield
     except OSError as error:

@@ -24,7 +24,7 @@ class _Head(TypedDict):
 
 
 class _Envelope(_Head):
-    """An event as it is read: its `type` says at once which body it has, where a plain union would try all of them."""
+    """An event as it is read: the `type` selects its body at once, where a plain union would try all of them."""
 
     body: Annotated[EventBody, Field(discriminator="type")]
 
@@ -39,7 +39,7 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 
 @cache
 def _event_writer(body: type) -> TypeAdapter[Any]:
-    """Writes events with such a body: whoever only writes needs no schema of all the others, which takes a while."""
+    """Writes events with this body: the schema of all bodies, which takes long to build, is only needed for reading."""
     return _adapter(type("_Event", (_Head,), {"__annotations__": {"body": body}, "__module__": __name__}))
 
 
@@ -53,7 +53,7 @@ def to_json(value: object) -> bytes:
 
 
 def _without_server(value: object) -> object:
-    """Which of the operator's servers answered is for traces; the log is its tenant's to read."""
+    """The value without the name of a model server: that is for the operator's traces, and tenants read the log."""
     if isinstance(value, Event) and isinstance(value.body, ModelReplied) and value.body.reply.server:
         return replace(value, body=cast("EventBody", _without_server(value.body)))
     if isinstance(value, ModelReplied) and value.reply.server:

@@ -1,16 +1,15 @@
-"""Domain values and messages of the contract, made of each other by the names of their fields.
+"""Conversion between domain values and messages of the contract, by the names of their fields.
 
-Both sides name things alike, so that a field that is added to both needs no line of code. What holds everywhere:
+Both sides use the same names, so that a field that is added to both needs no code. The general rules:
 
 - a field takes the attribute of its own name; `x_at_ms` takes `x_at`, an ISO 8601 time, `x_bytes` takes `x`,
   `error_message` takes `error`, `cost_usd` takes `cost`, `task_description` takes `description`;
 - a number takes the length of a list;
-- an enum's value is that of the member with the same name behind the enum's prefix, `..._UNSPECIFIED` is no value;
-- what a message leaves out has the default that the domain gives it, where the contract has no presence for it 0 and ""
-  count as left out;
-- lists are tuples (of members of an enum with each once), maps are dicts, messages are values or nothing.
+- an enum's value is the member with the same name after the enum's prefix, `..._UNSPECIFIED` is no value;
+- a missing field has the domain's default; where the field has no presence, 0 and "" count as missing;
+- lists are tuples (of an enum: each member once), maps are dicts, messages are values or None.
 
-`_NAMES` and `_MEMBERS` have what is called differently on the two sides.
+`_NAMES` and `_MEMBERS` have the names that differ.
 """
 
 from __future__ import annotations
@@ -73,7 +72,7 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
         "version": "",
     },
 }
-"""By message: the attribute of a field that is called differently; none where the same name means another thing."""
+"""By message, the attribute of a field with a different name; "" where the same name has different meanings."""
 _MEMBERS: Mapping[str, Mapping[str, str]] = {
     "fleet.orchestrator.v1.ExecutionKind": {
         "DELIBERATE": "DELIBERATION",
@@ -81,15 +80,15 @@ _MEMBERS: Mapping[str, Mapping[str, str]] = {
         "JUDGE": "JUDGEMENT",
     },
 }
-"""By enum: the member, without its prefix, of a value that has another name in the domain."""
+"""By enum, the domain's member for a value (without its prefix) with a different name."""
 ERROR_DOMAIN = "swe-ai-fleet"
-"""Stands in the details of every fault of a service of the fleet's."""
+"""The domain in the error details of every service of the fleet."""
 _EVERYWHERE = {"error_message": "error", "cost_usd": "cost", "task_description": "description"}
 _Getter = Callable[[Any], Any]
 
 
 def to_message(kind: type[M], value: object, /, **overrides: Any) -> M:
-    """The message of a value. `overrides` are fields that it does not have, or not like this; None leaves one out.
+    """The message of a value. `overrides` are fields that the value does not have, or differently; None leaves one out.
 
     Raises:
         TypeError: The message has a field that neither the value nor `overrides` has.
@@ -101,7 +100,7 @@ def to_message(kind: type[M], value: object, /, **overrides: Any) -> M:
         if not attribute:
             raise TypeError(f"{type(value).__qualname__} has nothing for {kind.DESCRIPTOR.full_name}.{name}")
         field_value = getattr(value, attribute)
-        # Nothing, and what a message without the field says anyway.
+        # Leave out None, and values that the field's absence means anyway.
         if field_value is None or (not field_value and not present):
             continue
         message[name] = convert(field_value)
@@ -109,11 +108,11 @@ def to_message(kind: type[M], value: object, /, **overrides: Any) -> M:
 
 
 def from_message(kind: type[T], message: Message, /, **overrides: Any) -> T:
-    """The value of a message. `overrides` are attributes that the message does not have, or not like this.
+    """The value of a message. `overrides` are attributes that the message does not have, or differently.
 
     Raises:
         TypeError: The value has an attribute without a default that neither the message nor `overrides` has.
-        FleetError: What the value's own rules raise.
+        FleetError: Raised by the value's own checks.
     """
     for name, readers in _readers(kind, type(message)):
         if name not in overrides:
@@ -124,15 +123,15 @@ def from_message(kind: type[T], message: Message, /, **overrides: Any) -> T:
 
 
 def to_enum(enum: Any, value: object) -> Any:
-    """The number that an enum of the contract (`pb.Role`) has for a member of the domain's; 0 for None and "".
+    """The number of a domain member in an enum of the contract (`pb.Role`); 0 for None and "".
 
-    Members in text may be in any case.
+    Members given as text may be in any case.
     """
     return _number(cast("EnumDescriptor", enum.DESCRIPTOR), value)
 
 
 def from_enum(kind: type[E], enum: Any, number: int) -> E | None:
-    """The domain's member that a number of an enum of the contract stands for; None for the one that says nothing."""
+    """The domain member of a number of an enum of the contract; None for the unspecified one."""
     return _member(kind, cast("EnumDescriptor", enum.DESCRIPTOR), number)
 
 
@@ -145,7 +144,7 @@ def _number(enum: EnumDescriptor, value: object) -> int:
 def _member(kind: type[E], enum: EnumDescriptor, number: int) -> E | None:
     if number == 0:
         return None
-    # A number that only a newer contract knows says nothing here.
+    # A number of a newer contract is unknown here, like an unspecified one.
     return next(
         (kind[name] for name, number_of in _numbers(enum).items() if number_of == number and name in kind.__members__),
         None,
@@ -154,7 +153,7 @@ def _member(kind: type[E], enum: EnumDescriptor, number: int) -> E | None:
 
 @cache
 def _numbers(enum: EnumDescriptor) -> Mapping[str, int]:
-    """The numbers of an enum by what the domain calls them."""
+    """The numbers of an enum by the names of the domain."""
     prefix = re.sub(r"(?<!^)(?=[A-Z])", "_", enum.name).upper() + "_"
     ours = {theirs: ours for ours, theirs in _MEMBERS.get(enum.full_name, {}).items()}
     named = ((value.name.removeprefix(prefix), value.number) for value in enum.values)
@@ -162,7 +161,7 @@ def _numbers(enum: EnumDescriptor) -> Mapping[str, int]:
 
 
 def _attribute(field: FieldDescriptor, owner: type) -> str | None:
-    """What the domain calls a field; None where it has nothing like it."""
+    """The domain's attribute for a field; None where there is none."""
     name = _NAMES.get(cast("Descriptor", field.containing_type).full_name, {}).get(field.name)
     usual = (field.name, _EVERYWHERE.get(field.name, ""), field.name.removesuffix("_ms").removesuffix("_bytes"))
     named = getattr(owner, "__dataclass_fields__", {})
@@ -174,8 +173,8 @@ def _attribute(field: FieldDescriptor, owner: type) -> str | None:
 
 @cache
 def _writers(kind: type[Message], owner: type) -> list[tuple[str, str, _Getter, bool]]:
-    """For each field of the message: its name, the value's attribute (none: it has to be given), how that is
-    converted, and whether a field with 0 or nothing in it says more than one that is not there."""
+    """For each field of the message: its name, the value's attribute ("": it has to be given), the conversion, and
+    whether 0 or empty differs from a missing field."""
     return [
         (field.name, _attribute(field, owner) or "", _writer(field), field.has_presence)
         for field in descriptor_of(kind).fields
@@ -224,7 +223,7 @@ def _nested(descriptor: Descriptor) -> _Getter:
     kind = message_factory.GetMessageClass(descriptor)
     match descriptor.full_name:
         case "google.protobuf.Timestamp":
-            return lambda at: _filled(kind, "FromDatetime", datetime.fromisoformat(at)) if at else None
+            return lambda at: datetime.fromisoformat(at) if at else None
         case "google.protobuf.Struct":
             return lambda mapping_value: json_format.ParseDict(dict(mapping_value), kind())
         case _:
@@ -235,26 +234,20 @@ def _construct(kind: type[M], value: object) -> M:
     if isinstance(value, kind):
         return value
     if isinstance(value, tuple):
-        # Lists of lists, and lists that can be left out, stand in messages of their own.
+        # Lists of lists, and lists that can be left out, are messages of their own.
         (only,) = descriptor_of(kind).fields
         return kind(**{only.name: _writer(only)(value)})
     return to_message(kind, value)
 
 
-def _filled(kind: type[Message], method: str, value: object) -> Message:
-    message = kind()
-    getattr(message, method)(value)
-    return message
-
-
 @cache
 def _readers(kind: type, source: type[Message]) -> list[tuple[str, list[_Getter]]]:
-    """For each attribute of the value how it is read: by the first reader that does not give MISSING."""
+    """The readers of each attribute of the value; the first that does not return MISSING counts."""
     hints = get_type_hints(kind)
     by_attribute: dict[str, list[FieldDescriptor]] = {}
     for field in descriptor_of(source).fields:
         if (attribute := _attribute(field, kind)) is not None:
-            # What took the place of a deprecated field stands behind it, and counts.
+            # The replacement of a deprecated field comes after it, and takes precedence.
             by_attribute.setdefault(attribute, []).insert(0, field)
     readers: list[tuple[str, list[_Getter]]] = []
     for attribute in fields(cast("Any", kind)):
@@ -265,7 +258,7 @@ def _readers(kind: type, source: type[Message]) -> list[tuple[str, list[_Getter]
 
 
 def _reader(field: FieldDescriptor, hint: Any, *, bare: bool) -> _Getter:
-    """How an attribute is read. `bare` attributes have no default: for them 0 and "" are values."""
+    """The reader of an attribute. A `bare` attribute has no default: for it 0 and "" are values."""
     name, inner = field.name, _without_none(hint)
     optional = inner is not hint
     if field.message_type is not None and field.message_type.GetOptions().map_entry:
@@ -283,7 +276,7 @@ def _reader(field: FieldDescriptor, hint: Any, *, bare: bool) -> _Getter:
                         raise InvalidRequest(f"an empty {kind.__name__.lower()}", hint=f"one of {_member_names(kind)}")
                     elements.append(element(each))
             if _is_enum(kind):
-                # A number that says nothing is no member, and each member is there once.
+                # Unspecified and unknown numbers are dropped, and each member appears once.
                 elements = list(dict.fromkeys(item for item in elements if item is not None))
             return tuple(elements) if elements or bare else MISSING
 
@@ -330,7 +323,7 @@ def _is_enum(kind: Any) -> TypeGuard[type[Enum]]:
 
 
 def _parsed(kind: type[Enum], text: str) -> Enum:
-    """A member in text, as the domain reads it. Raises InvalidRequest; its field is the one that is being read."""
+    """The member of a text, parsed by the domain. Raises InvalidRequest about the field that is being read."""
     try:
         with fields_named(lambda _: ""):
             return cast("Callable[[str], Enum]", getattr(kind, "parse", kind))(text)
@@ -349,9 +342,9 @@ def descriptor_of(message: Message | type[Message]) -> Descriptor:
     return cast("Descriptor", message.DESCRIPTOR)
 
 
-def _inside(place: str) -> AbstractContextManager[None]:
-    """Inside, faults name their fields as they stand in the message that has `place`."""
-    return fields_named(lambda field: f"{place}.{field}" if field else place)
+def _inside(path: str) -> AbstractContextManager[None]:
+    """Inside, faults name their fields by their path in the outer message."""
+    return fields_named(lambda field: f"{path}.{field}" if field else path)
 
 
 def _without_none(hint: Any) -> Any:
@@ -363,13 +356,13 @@ def _without_none(hint: Any) -> Any:
 
 @dataclass(slots=True, kw_only=True)
 class ErrorDetails:
-    """What a service of the fleet's says of a failed call beyond code and message.
+    """The details of a service of the fleet about a failed call, beyond code and message.
 
     Attributes:
         reason: The kind of fault, such as `NOT_FOUND`.
-        field: Of the request, what is wrong; empty where it is no field.
-        hint: The way out; empty where there is none to tell.
-        retry_seconds: When another try makes sense; None: it does not say.
+        field: The field of the request that is wrong; empty where it is not a field.
+        hint: The way out; empty where there is none.
+        retry_seconds: When a retry makes sense; None: not given.
     """
 
     reason: str
@@ -379,7 +372,7 @@ class ErrorDetails:
 
 
 def error_details(trailer: Iterable[object] | None) -> ErrorDetails | None:
-    """The details in the trailing metadata of a call; None where none of the fleet's services answered it."""
+    """The details in the trailing metadata of a call; None where it was not answered by a service of the fleet."""
     metadata = cast("Iterable[tuple[str, bytes]]", trailer or ())
     packed = next((value for key, value in metadata if key == "grpc-status-details-bin"), b"")
     try:

@@ -1,6 +1,6 @@
-"""What is known of a source that tells its changes for ever: kept up in the background, and never stale in silence.
+"""Following a stream in the background, with faults that readers notice; and changes of shared values in a store.
 
-Other work that goes on in the background for as long as a context lasts.
+Also other background work that lasts as long as a context.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ def waits(seconds: Sequence[float] = PAUSES) -> Iterator[float]:
 async def in_background(
     *work: Coroutine[object, object, object], name: str, fault: str = "background work has ended", **about: object
 ) -> AsyncGenerator[tuple[asyncio.Task[None], ...]]:
-    """Work that goes on beside the context and is cancelled at its end; yields its tasks.
+    """Background work that is cancelled at the end of the context; yields its tasks.
 
-    Nobody waits for them, so that a fault is logged when it ends one, as `fault` with what it is `about`.
+    Nothing waits for the tasks, so a fault that ends one is logged, as `fault` with the fields in `about`.
     """
 
     async def logged(work: Coroutine[object, object, object]) -> None:
@@ -56,24 +56,24 @@ async def in_background(
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         for coroutine in work:
-            # Of a task that had not begun.
+            # A task that was cancelled before it started leaves its coroutine open.
             coroutine.close()
 
 
 @dataclass(eq=False)
 class Follower(Generic[Change]):
-    """Takes in what a source tells, in its order.
+    """Follows a stream: takes in its changes in their order.
 
-    A source that fails is asked again, from behind what was taken in. A bug ends the following; it is logged at once.
-    `check` tells of either.
+    After a fault of the source it reads on after the last change taken in. A bug ends the following; it is logged at
+    once. `check` raises in both cases.
 
     Attributes:
-        name: What is followed, for people: `the log of changes`.
-        changes: What the source tells from a position on, without an end; None once everything older is told.
-        take: Takes a change in and says at which position it stands.
-        hint: What to do where following has ended.
-        snapshot: Where a state that was saved is taken from at the start, and saved now and then; None: nowhere.
-        position: Up to where changes were taken in.
+        name: The name of the stream for people: `the log of changes`.
+        changes: The changes from a position on, without an end; None once all stored ones were yielded.
+        take: Takes in a change and returns its position.
+        hint: What to do if following has ended.
+        snapshot: Restores the state at the start, and saves it from time to time; None: the stream is read whole.
+        position: The position of the last change that was taken in.
     """
 
     name: str
@@ -83,7 +83,7 @@ class Follower(Generic[Change]):
     hint: str
     snapshot: Snapshot | None = None
     position: int = 0
-    _untold: int = 0
+    _unsaved: int = 0
     _saved: bool = False
     _caught_up: asyncio.Event = field(default_factory=asyncio.Event)
     _fault: Exception | None = None
@@ -91,11 +91,11 @@ class Follower(Generic[Change]):
 
     @property
     def caught_up(self) -> bool:
-        """Whether everything is taken in that was stored at the start."""
+        """Whether all changes that were stored at the start are taken in."""
         return self._caught_up.is_set()
 
     async def start(self) -> None:
-        """Take in what is stored, then follow in the background. Raises what the source raises until then."""
+        """Take in all stored changes, then follow in the background. Raises what the source raises until then."""
         self._task = asyncio.create_task(self._follow(), name=self.name)
         waiting = asyncio.create_task(self._caught_up.wait())
         try:
@@ -109,21 +109,21 @@ class Follower(Generic[Change]):
             waiting.cancel()
 
     def begin(self) -> None:
-        """Take in what is stored and follow, all in the background, however often the source fails."""
-        self._task = asyncio.create_task(self._follow(patient=True), name=self.name)
+        """Take in all stored changes and follow, all in the background, retrying for ever if the source fails."""
+        self._task = asyncio.create_task(self._follow(retry_start=True), name=self.name)
 
     async def wait_caught_up(self) -> None:
-        """Wait until everything is taken in that was stored at the start."""
+        """Wait until all changes that were stored at the start are taken in."""
         await self._caught_up.wait()
 
     async def stop(self) -> None:
-        """Follow no longer."""
+        """Stop following."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
     def check(self) -> None:
-        """Raises Unavailable where what is known would grow old unnoticed."""
+        """Raises Unavailable where the state may be out of date, because following has failed or ended."""
         ended = self._task is None or self._task.done()
         if self._fault is not None or ended:
             state, hint = ("any more", self.hint) if ended else ("now", "it retries automatically")
@@ -134,24 +134,24 @@ class Follower(Generic[Change]):
         while True:
             await asyncio.sleep(snapshot.store.pause)
             try:
-                if self._untold < snapshot.store.least and not (self._saved and await snapshot.is_gone()):
+                if self._unsaved < snapshot.store.least and not (self._saved and await snapshot.is_gone()):
                     continue
-                self._untold = 0
+                self._unsaved = 0
                 self._saved |= await snapshot.save(lambda: self.position)
             except FleetError as error:
-                # Without one the next start takes longer, which is all.
+                # Without a snapshot the next start only takes longer.
                 _log.warning("snapshot.not_saved", source=self.name, reason=error.message)
 
-    async def _follow(self, *, patient: bool = False) -> None:
+    async def _follow(self, *, retry_start: bool = False) -> None:
         async with in_background(*([self._save(self.snapshot)] if self.snapshot else []), name=self.name):
-            await self._read(patient=patient)
+            await self._read(retry_start=retry_start)
 
-    async def _read(self, *, patient: bool) -> None:
-        pauses, begun = waits(), self.snapshot is None
+    async def _read(self, *, retry_start: bool) -> None:
+        pauses, restored = waits(), self.snapshot is None
         while True:
             try:
-                if not begun and self.snapshot is not None:
-                    self.position, begun = await self.snapshot.restore(), True
+                if not restored and self.snapshot is not None:
+                    self.position, restored = await self.snapshot.restore(), True
                     self._saved = self.position > 0
                 async with aclosing(self.changes(self.position + 1)) as changes:
                     async for change in changes:
@@ -160,20 +160,20 @@ class Follower(Generic[Change]):
                             self._caught_up.set()
                         else:
                             self.position = self.take(change)
-                            self._untold += 1
-                            if self._untold % _SLICE == 0:
-                                # A long log does not hold the loop up while it is read.
+                            self._unsaved += 1
+                            if self._unsaved % _SLICE == 0:
+                                # Reading a long log must not block the event loop.
                                 await asyncio.sleep(0)
                 raise Unavailable(f"{self.name} has ended")
             except FleetError as error:
                 self._fault = error
-                if not (self._caught_up.is_set() or patient):
+                if not (self._caught_up.is_set() or retry_start):
                     raise
                 _log.warning("following.source_unavailable", source=self.name, reason=error.message)
                 await asyncio.sleep(next(pauses))
             except Exception as error:
                 self._fault = error
-                # Nobody waits for this task, so it is told here.
+                # Nothing waits for this task, so the fault is logged here.
                 _log.exception("following.ended", source=self.name)
                 raise
 
@@ -185,15 +185,15 @@ _PAUSE_SECONDS = 0.05
 async def rewritten(
     store: KeyValue, key: str, change: Callable[[KeyValueEntry | None], bytes | None], *, name: str
 ) -> KeyValueEntry | None:
-    """What stands there after a change; None where there is nothing.
+    """Change a stored value, again after concurrent changes; returns the entry afterwards, None where there is none.
 
     Args:
-        store: Where the value is kept.
-        key: Its name there.
-        change: The new value, made of what stands there; None leaves that as it is.
-        name: What it is, for people: `the outcome of 'e-1'`.
+        store: The store of the value.
+        key: Its key.
+        change: Makes the new value from the current entry; None leaves it as it is.
+        name: The name of the value for people: `the outcome of 'e-1'`.
 
-    Raises what `change` raises, and Unavailable, also where others change it all the time.
+    Raises what `change` raises, and Unavailable, also where others keep changing the value.
     """
     for _ in range(_TRIES):
         entry = await store.get(key)

@@ -1,4 +1,4 @@
-"""Every boundary of the fleet, as Protocols. What stands behind them is in `adapters` and `sandbox`."""
+"""Every boundary of the fleet, as Protocols. Their implementations are in `adapters` and `sandbox`."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from swe_ai_fleet.domain.task import Delivery, EnvironmentSpec, PinnedRepository
 from swe_ai_fleet.domain.test_run import TestRun
 
 BUNDLE_BRANCH = "base"
-"""The one branch of such a bundle; it stands at its commit."""
+"""The only branch of a `RepositoryBundle`, at its commit."""
 OURS = "integration"
 THEIRS = "subtask"
-"""What conflict markers call the two sides."""
+"""The names of the two sides in conflict markers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepositoryBundle:
-    """A git bundle with the branch `base` at `commit`, and with everything that it stands on.
+    """A git bundle with the branch `base` at `commit`, and all of its ancestors.
 
-    Where it is `without_history`, `commit` has the same files as the commit that was asked for, and no parents.
+    If it is `without_history`, `commit` has the same files as the requested commit, and no parents.
     """
 
     commit: str
@@ -44,8 +44,8 @@ class RepositoryBundle:
 class MergeRequest:
     """A patch against `base`, to be merged into `head`; the result is a commit on top of `head`.
 
-    `since` is the commit that whoever has the location has too: bundles hold what comes after it. `at` (ISO 8601) is
-    the commit's date, so that the same request makes the same commit.
+    `since` is a commit that the repository's location has: bundles hold the commits after it. `at` (ISO 8601) is the
+    commit's date, so that the same request makes the same commit.
     """
 
     execution_id: str
@@ -61,12 +61,12 @@ class MergeRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Merge:
-    """What a merge came to: `commit`, and a git bundle of what leads to it from `since`.
+    """The result of a merge: `commit`, and a git bundle of the commits from `since` to it.
 
     Without `conflicts` the commit is the merged result (the head itself where the patch adds nothing to it). With them
-    it is a draft for somebody to finish: on top of the head, everything merged that could be, and conflict markers in
-    the rest; `conflicts` are its files, `report` says in words what is wrong, `ours` and `theirs` are what both sides
-    changed in them since their common commit, as diffs.
+    it is a draft to be finished: on top of the head, with conflict markers where merging failed; `conflicts` are these
+    files, `report` is git's, `ours` and `theirs` are the changes of both sides in them since their common commit, as
+    diffs.
     """
 
     commit: str
@@ -79,7 +79,7 @@ class Merge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exported:
-    """A commit for those who can't reach it: a patch against an earlier one, and a bundle with a branch at it."""
+    """A commit for callers without access to it: a patch against an earlier one, and a bundle with a branch at it."""
 
     patch: bytes
     bundle: bytes
@@ -92,11 +92,11 @@ class ChatModel(Protocol):
     """A chat model behind an OpenAI-compatible server."""
 
     async def probe(self) -> ModelCapabilities:
-        """What the server can do, asked once and remembered. Raises ModelError."""
+        """The capabilities of the server, probed once and remembered. Raises ModelError."""
         ...
 
     async def ping(self) -> None:
-        """Whether the server answers now. Raises ModelUnavailable, ModelRejected."""
+        """Check that the server answers now. Raises ModelUnavailable, ModelRejected."""
         ...
 
     async def reply(self, request: ModelRequest) -> ModelReply:
@@ -109,9 +109,9 @@ Hear = Callable[[bool], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallTimeout:
-    """How long calls wait while no model server serves, None: as the operator set.
+    """How long calls wait while no model server is available, None: the operator's setting.
 
-    `hear` is told True once that has gone on for a while, and False when a server serves or the call ends.
+    `hear` is called with True after a while of waiting, and with False when a server is available or the call ends.
     """
 
     seconds: float | None = None
@@ -120,12 +120,12 @@ class CallTimeout:
 
 @runtime_checkable
 class ModelSessions(Protocol):
-    """A model behind several servers; a run stays with the one that has its prompts cached, as long as it can."""
+    """A model behind several servers; a run stays with the one that has its prompts cached, as long as possible."""
 
     def session(
         self, key: str, *, tenant: str = "", priority: int = 0, timeout: CallTimeout | None = None
     ) -> ChatModel:
-        """The model for one run; the same key is the same server. Where calls wait, `tenant` says whose turn it is."""
+        """The model for one run; the same key gets the same server. Waiting calls take turns by `tenant`."""
         ...
 
 
@@ -134,12 +134,12 @@ class Workspace(Protocol):
 
     @property
     def root(self) -> Path:
-        """Where the directory lies on this host. Untrusted content: go through `tools.paths` to touch it."""
+        """The directory's path on this host. Untrusted content: access it only through `tools.paths`."""
         ...
 
     @property
     def mount(self) -> str:
-        """Where commands see it (`/workspace`)."""
+        """The directory's path for commands (`/workspace`)."""
         ...
 
     @property
@@ -152,7 +152,7 @@ class Workspace(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """A clone as it stood. `commit` holds its tree, untracked files included, on top of `head`.
+    """The state of a clone. `commit` holds its tree, untracked files included, on top of `head`.
 
     `bundle` is a git bundle of both, as far as the base commit lacks them; empty where nothing differs from it.
     `branch` is empty where HEAD was detached.
@@ -165,14 +165,14 @@ class Checkpoint:
 
 
 class Checkpoints(Protocol):
-    """The work in a clone put away, and brought back in another one."""
+    """Saves the work in a clone, and restores it in another one."""
 
     async def checkpoint(self) -> Checkpoint:
-        """HEAD and the tree as they stand, untracked files included, ignored ones and the index left out."""
+        """The current HEAD and tree, with untracked files, without ignored ones and the index."""
         ...
 
     async def restore(self, checkpoint: Checkpoint) -> None:
-        """Bring a clean clone of the same commit to where a checkpoint was taken. Raises PreconditionFailed."""
+        """Restore a checkpoint in a clean clone of the same commit. Raises PreconditionFailed."""
         ...
 
     async def bundle(self, *, max_bytes: int) -> RepositoryBundle:
@@ -187,19 +187,19 @@ class Clone(Workspace, Checkpoints, Protocol):
     def base_commit(self) -> str: ...
 
     async def diff(self) -> Diff:
-        """Everything that differs from the base commit, committed or not, untracked files included."""
+        """All differences from the base commit, committed or not, with untracked files."""
         ...
 
     async def apply(self, patch: bytes, *, branch: str = "") -> None:
         """Apply a patch to the tree and the index. Raises PatchRejected; then nothing has changed.
 
-        With a `branch` the tree is first brought back to the base commit, and the patch is committed to that branch,
-        which is then checked out; a patch that is rejected leaves the branch at the base commit.
+        With a `branch` the tree is first reset to the base commit, and the patch is committed to that branch, which is
+        then checked out; a rejected patch leaves the branch at the base commit.
         """
         ...
 
     async def head(self) -> tuple[str, str]:
-        """(commit, branch) of HEAD as the agent left it; the branch is empty when detached."""
+        """The commit and branch of the current HEAD; the branch is empty when detached."""
         ...
 
 
@@ -211,11 +211,11 @@ class WorkspaceProvider(Protocol):
         ...
 
     async def pin_image(self, tenant: str, spec: EnvironmentSpec) -> EnvironmentSpec:
-        """The same with the digest of its image, if it has one, as of now. Raises as `pin`."""
+        """The specification with the current digest of its image, if it has one. Raises as `pin`."""
         ...
 
     async def environment(self, repository: PinnedRepository, spec: EnvironmentSpec) -> Environment:
-        """The environment for it, built in the sandbox or taken from the cache. Raises PreconditionFailed."""
+        """The environment of a repository, built in the sandbox or from the cache. Raises PreconditionFailed."""
         ...
 
     def open(
@@ -227,7 +227,7 @@ class WorkspaceProvider(Protocol):
     async def deliver(
         self, execution_id: str, repository: PinnedRepository, patch: bytes, delivery: Delivery
     ) -> Delivered:
-        """Commit the patch on a branch of the target repository. Doing it again changes nothing.
+        """Commit the patch on a branch of the target repository. A second call changes nothing.
 
         The user's working tree, index and current branch are not touched. Raises PatchRejected, PreconditionFailed,
         Unavailable.
@@ -235,62 +235,62 @@ class WorkspaceProvider(Protocol):
         ...
 
     async def release(self, execution_id: str) -> None:
-        """Forget what was kept for an execution (pins, seeds, leftover clones)."""
+        """Remove the data of an execution (pins, seeds, leftover clones)."""
         ...
 
 
 class EvidenceWorkspaces(WorkspaceProvider, Protocol):
-    """What evidence wants of a node's repositories: patches are looked at as commits of the fleet's own, too."""
+    """The repositories of a node as evidence needs them: patches can become commits of the fleet's own."""
 
     async def patched(self, execution_id: str, repository: PinnedRepository, patch: bytes) -> PinnedRepository:
-        """A commit with a patch on a pinned commit, always the same one, on this node. Raises PatchRejected."""
+        """The commit of a patch on a pinned commit, on this node, the same each time. Raises PatchRejected."""
         ...
 
 
 class KnownRecipes(Protocol):
-    """What environment runs found out, by tenant and by all that an environment is made from."""
+    """The proposals of environment runs, by tenant and a key of everything that an environment is made from."""
 
     async def find(self, tenant: str, key: str) -> EnvironmentProposal | None:
-        """What is known under a key; None where nothing is, or the store does not answer."""
+        """The proposal of a key; None where there is none, or the store does not answer."""
         ...
 
     async def keep(self, tenant: str, key: str, proposal: EnvironmentProposal) -> None:
-        """Let everybody of the tenant use it from now on. Raises Unavailable."""
+        """Store a proposal for all executions of the tenant. Raises Unavailable."""
         ...
 
 
 class Workshops(Protocol):
-    """Clones in which environments can be changed."""
+    """Clones with an environment that can be changed."""
 
     def workshop(
         self, execution_id: str, name: str, repository: PinnedRepository, environment: Environment
     ) -> AbstractAsyncContextManager[Clone]:
-        """A clone with a copy of its environment that commands may write to, and the network of set-up commands.
+        """A clone with a writable copy of its environment, and the network of set-up commands.
 
-        Raises PreconditionFailed where this node's sandbox cannot show one.
+        Raises PreconditionFailed where this node's sandbox does not support that.
         """
         ...
 
 
 class Baselines(Protocol):
-    """What is known of untouched commits."""
+    """Test runs of untouched commits."""
 
     async def known(self, task: Task, environment: Environment) -> TestRun | None:
-        """How the tests of a task's repository ended on the untouched commit; None while nobody has run them."""
+        """The test run of a task's repository on the untouched commit; None while there is none."""
         ...
 
 
 class Branches(Protocol):
-    """Commits of the fleet's own making: merged, named, taken away. No work tree of anybody's is touched."""
+    """Merges, publishes and exports commits of the fleet. No user's work tree is touched."""
 
     async def merge(self, request: MergeRequest) -> Merge:
-        """A three-way merge. Doing it again makes the same commit. Raises PatchRejected, PreconditionFailed."""
+        """A three-way merge. A second call makes the same commit. Raises PatchRejected, PreconditionFailed."""
         ...
 
     async def publish(
         self, execution_id: str, repository: PinnedRepository, since: str, delivery: Delivery
     ) -> Delivered:
-        """Put `delivery.branch` of the target repository at a pinned commit of ours. Doing it again changes nothing.
+        """Set `delivery.branch` of the target repository to a pinned commit of ours. A second call changes nothing.
 
         `since` is a commit that the target has. Raises as `WorkspaceProvider.deliver` does.
         """
@@ -299,19 +299,19 @@ class Branches(Protocol):
     async def keep(
         self, execution_id: str, repository: PinnedRepository, patch: bytes, ref: str, message: str
     ) -> Delivered:
-        """A patch as a commit under a reference below `refs/fleet/`, which is no branch. Raises PatchRejected."""
+        """Commit a patch under a reference below `refs/fleet/`, not a branch. Raises PatchRejected."""
         ...
 
     async def export(self, repository: PinnedRepository, base: str, branch: str, *, since: str = "") -> Exported:
-        """What a pinned commit adds: to `base` as a patch, to `since` (empty: the base) as a bundle with a branch.
+        """A pinned commit as a patch against `base`, and as a bundle since `since` (empty: the base) with a branch.
 
-        Raises ResourceExhausted where that is too large, PreconditionFailed where it does not build on them.
+        Raises ResourceExhausted where that is too large, PreconditionFailed where these are not its ancestors.
         """
         ...
 
 
 class Repositories(WorkspaceProvider, Branches, Protocol):
-    """Everything that an orchestration wants of its repositories."""
+    """The repositories of an orchestration."""
 
 
 class Journal(Protocol):
@@ -322,7 +322,7 @@ class Journal(Protocol):
         ...
 
     def post(self, body: EventBody) -> Event:
-        """Queue an event behind the others. It is durable once a later `append` or `flush` returns."""
+        """Queue an event after the others. It is durable once a later `append` or `flush` returns."""
         ...
 
     async def flush(self) -> None:
@@ -337,13 +337,13 @@ class EventLog(Protocol):
         """The journal of a writer's subject; leaving the context flushes it.
 
         With `fresh` the subject must be empty: the first append raises AlreadyExists where it is not. Otherwise the
-        journal continues behind the subject's last event and thereby fences whoever wrote it before; entering raises
-        Fenced where that is of the writer's own generation or a higher one.
+        journal continues after the subject's last event and thereby fences its earlier writer; entering raises Fenced
+        where that event is of the writer's own generation or a higher one.
         """
         ...
 
     async def tell(self, writer: Writer, body: EventBody) -> StoredEvent:
-        """Append one event to a subject that many may write, behind whatever stands there; fences nobody.
+        """Append one event to a subject that many may write, after its last event; fences nobody.
 
         Raises Unavailable, ResourceExhausted.
         """
@@ -352,14 +352,14 @@ class EventLog(Protocol):
     def read(
         self, tenant: str, execution_id: str, *, agent_id: str = "", from_sequence: int = 0, follow: bool = False
     ) -> AsyncGenerator[StoredEvent, None]:
-        """An execution's events from a sequence number on; with `follow`, new ones as they come, without an end.
+        """An execution's events from a sequence number on; with `follow`, new ones as they arrive, without an end.
 
-        With an `agent_id` only that writer's.
+        With an `agent_id` only those of that writer.
         """
         ...
 
     def heads(self, *, from_sequence: int = 0, follow: bool = False) -> AsyncGenerator[StoredEvent | None, None]:
-        """What executions themselves say and what callers say to them (not their agents), of all tenants, oldest first.
+        """The events of executions themselves and of callers to them (not of agents), of all tenants, oldest first.
 
         With `follow` a None marks the moment when everything stored before the call has been yielded.
         """
@@ -367,7 +367,7 @@ class EventLog(Protocol):
 
 
 class HeadSigner(Protocol):
-    """Holds the key that signs where audit chains stand."""
+    """Holds the key that signs the heads of audit chains."""
 
     def signed(self, head: SignedHead, execution_id: str) -> SignedHead:
         """The head of an execution's chain with its signature and the id of the key."""
@@ -378,7 +378,7 @@ class BlobStore(Protocol):
     """Large content by digest."""
 
     async def put(self, tenant: str, execution_id: str, data: bytes, media_type: str, *, place: str = "") -> BlobRef:
-        """Store content: under its digest, where it stays, or in a `place` of one writer's, whose content it replaces.
+        """Store content: under its digest for good, or in a `place` of one writer, replacing the content there.
 
         Raises ResourceExhausted, Unavailable.
         """
@@ -389,40 +389,40 @@ class BlobStore(Protocol):
         ...
 
     async def discard(self, ref: BlobRef) -> None:
-        """Give back the room of what was put into a place. Doing it again changes nothing. Raises Unavailable."""
+        """Remove content from a place. A second call changes nothing. Raises Unavailable."""
         ...
 
 
 class LiveText(Protocol):
-    """Where people listen to models while they speak. Nothing of it is kept."""
+    """Streams the text of models to people while it is generated. Nothing of it is stored."""
 
     def is_followed(self, tenant: str, execution_id: str) -> bool:
-        """Whether anybody listens to an execution now."""
+        """Whether anyone follows the text of an execution now."""
         ...
 
     def say(self, tenant: str, execution_id: str, delta: TextDelta) -> None:
-        """Pass a piece of text on; it may be lost."""
+        """Send a piece of text to followers; it may be lost."""
         ...
 
 
 class ResultBus(Protocol):
-    """Where subscribers hear of results."""
+    """Publishes results to subscribers."""
 
     async def publish(self, *, tenant: str, task_id: str, execution_id: str, agent_id: str, payload: bytes) -> bool:
-        """Publish a result on `agent.results.<task_id>` (with an agent id: `.<agent_id>` behind it), once.
+        """Publish a result on `agent.results.<task_id>` (with an agent id: followed by `.<agent_id>`), once.
 
-        False when this execution's own result stands there already.
+        False when this execution's own result is there already.
         """
         ...
 
 
 class Fleet(Protocol):
-    """Where agents and checks run."""
+    """Runs agents and checks."""
 
     async def run(self, assignment: Assignment[T]) -> T:
-        """Carry out one assignment on a node with room. Cancelling it ends what works on it, and its processes.
+        """Run one assignment on a node with room. Cancelling the call ends the work and its processes.
 
-        Raises AgentLost where the process that worked on it is lost, FleetErrors of the work itself.
+        Raises AgentLost where the process of the assignment is lost, FleetErrors of the work itself.
         """
         ...
 
@@ -438,11 +438,11 @@ class Replicas(Protocol):
 
     @property
     def me(self) -> str:
-        """This one's name."""
+        """The name of this orchestrator."""
         ...
 
     def alive(self) -> Collection[str]:
-        """Those that hold a lease, as far as is known here; empty while that cannot be known."""
+        """The names of those with a lease, as far as this process knows; empty while it cannot know."""
         ...
 
 
@@ -457,7 +457,7 @@ class KeyValueEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyValueChange:
-    """A value as it was stored, or (None) removed. Of several changes of a key only the last may be told."""
+    """A value as it was stored, or None: it was removed. Of several changes of a key only the last may be yielded."""
 
     key: str
     value: bytes | None
@@ -468,38 +468,38 @@ class KeyValue(Protocol):
     """Small values by key, the same for every process. Keys are of letters, digits, `-`, `_`, `=` and `.`."""
 
     async def get(self, key: str) -> KeyValueEntry | None:
-        """The value, None where there is none (any more). Raises Unavailable."""
+        """The value, None where there is none. Raises Unavailable."""
         ...
 
     async def put(self, key: str, value: bytes, *, revision: int | None = None) -> int:
-        """Store a value; its revision. With a `revision` only on that one (0: only where there is none).
+        """Store a value; returns its revision. With a `revision` only if that is the current one (0: there is none).
 
-        Raises Fenced where somebody else changed it, Unavailable.
+        Raises Fenced where it is not, Unavailable.
         """
         ...
 
     async def delete(self, key: str) -> None:
-        """Remove a value; nothing happens where there is none. Raises Unavailable."""
+        """Remove a value, if there is one. Raises Unavailable."""
         ...
 
     async def entries(self, prefix: str = "") -> tuple[KeyValueEntry, ...]:
-        """Everything under keys that begin so, by key. Raises Unavailable."""
+        """All entries whose keys have a prefix, by key. Raises Unavailable."""
         ...
 
     def changes(self, *, from_revision: int = 0, follow: bool = False) -> AsyncGenerator[KeyValueChange | None, None]:
-        """What was stored and removed from a revision on, in that order, the last of each key.
+        """The changes from a revision on, in order, the last of each key.
 
         With `follow` a None marks the moment when everything stored before the call has been yielded. Raises
-        Unavailable; once following there is no such end.
+        Unavailable; but not once it follows.
         """
         ...
 
 
 class ChangeLog(Protocol):
-    """The append-only stream of what projects know of themselves; see `domain.context`."""
+    """The append-only stream of project knowledge; see `domain.context`."""
 
     async def append(self, change: Change) -> StoredChange:
-        """Write a change, if its `version` is the next of its story; a record of work (version 0) once an execution.
+        """Write a change, if its `version` is the next of its story; one record of work (version 0) an execution.
 
         Raises Fenced where the version is not the next, AlreadyExists for a second record, Unavailable.
         """
@@ -514,11 +514,11 @@ class ChangeLog(Protocol):
 
 
 class Embedder(Protocol):
-    """Turns texts into vectors that lie near each other where the texts mean the same."""
+    """Turns texts into vectors that are near each other where the texts have similar meanings."""
 
     @property
     def name(self) -> str:
-        """The space of the vectors: only those of one name can be compared."""
+        """The name of the vector space: only vectors of the same space can be compared."""
         ...
 
     async def embed(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:
@@ -527,24 +527,24 @@ class Embedder(Protocol):
 
 
 class Memories(Protocol):
-    """What is remembered."""
+    """Stores and searches memories."""
 
     async def remember(self, memory: Memory) -> bool:
-        """Keep a memory, its secrets masked; False where it was known. Raises InvalidRequest, ResourceExhausted."""
+        """Store a memory with its secrets masked; False if it exists. Raises InvalidRequest, ResourceExhausted."""
         ...
 
     async def recall(self, query: str, scope: MemoryScope, *, limit: int = 3) -> tuple[Recollection, ...]:
-        """What fits a question, best first, or the newest for an empty one. Raises InvalidRequest, Unavailable."""
+        """The memories for a query, best first, or the newest for an empty one. Raises InvalidRequest, Unavailable."""
         ...
 
     async def forget(self, scope: MemoryScope, memory_ids: Collection[str] = ()) -> int:
-        """Remove these memories of a scope, or (none named) all of it; how many. Raises InvalidRequest, Unavailable."""
+        """Remove these memories of a scope, by default all; returns how many. Raises InvalidRequest, Unavailable."""
         ...
 
 
 class ContextSource(Protocol):
-    """Where the project's context comes from."""
+    """Gathers the context of tasks."""
 
     async def gather(self, request: ContextRequest) -> GatheredContext:
-        """What fits the budget, the most relevant first. Raises InvalidRequest, NotFound, Unavailable."""
+        """The context within the budget, most relevant blocks first. Raises InvalidRequest, NotFound, Unavailable."""
         ...

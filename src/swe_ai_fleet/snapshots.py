@@ -1,8 +1,8 @@
-"""Snapshots of projections, in a bucket that the replicas of a service share.
+"""Snapshots of projections, in a bucket that the replicas of a service share; and values of a process on disk.
 
-Each is under the digest of the code that folds, so that another version reads the log from its start. It has two slots
-of parts and a head, which is written last: a writer that is killed leaves the snapshot before as it was. The bucket
-forgets values no later than the log does events, so no event behind a snapshot is gone before the snapshot is.
+The key of a snapshot has the digest of the folding code, so that another version reads the log from its start. It has
+two slots of parts and a head, which is written last: a writer that is killed leaves the previous snapshot intact. The
+bucket keeps values no longer than the log keeps events, so that no event after a snapshot can be gone.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from swe_ai_fleet.ports import KeyValue
 
 EXECUTION_SNAPSHOTS = "agent-snapshots"
 CONTEXT_SNAPSHOTS = "context-snapshots"
-"""Not that of orchestrators: what a service folds, another one must not be able to write."""
+"""A bucket of its own: other services must not be able to write the state of the context service."""
 KEPT_SECONDS = 7 * 86_400.0
 PAUSE_SECONDS = 900.0
 LEAST_CHANGES = 10_000
@@ -43,7 +43,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Head:
-    """Where a snapshot lies; `claimed` is when a replica last began to write one, in seconds since 1970."""
+    """The head of a snapshot; `claimed` is when a replica last started to write one, in seconds since 1970."""
 
     claimed: float = 0.0
     slot: str = ""
@@ -54,13 +54,13 @@ class _Head:
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshots:
-    """Where snapshots of one log are kept.
+    """The snapshots of one log.
 
     Attributes:
-        bucket: Where they are.
-        origin: What tells this log from one that was made anew under its name.
-        pause: Seconds between two of one name, of whichever replica.
-        least: So many changes have to be new; fewer are read from the log as quickly.
+        bucket: The bucket that stores them.
+        origin: Identifies this log, as opposed to a new one under the same name.
+        pause: Seconds between two snapshots of one name, by any replica.
+        least: The least number of new changes for a snapshot; fewer are read from the log as quickly.
         clock: Seconds since 1970.
     """
 
@@ -74,11 +74,11 @@ class Snapshots:
         """The snapshot of a projection that these modules fold.
 
         Args:
-            name: Of the projection, as part of a key.
-            folds: Whatever they say in another way makes another snapshot, as does the domain.
-            dump: The state as lines. Those that are made later, in a thread, may have changes behind the position of
-                the call, which must change nothing when they are taken in again.
-            load: Has the projection hold exactly what these lines say, in a thread; raises ValueError.
+            name: The projection's name, as part of a key.
+            folds: The modules whose sources, with those of the domain, identify the version of the snapshot.
+            dump: The state as lines. Lines that are made later, in a thread, may include changes after the position of
+                the call, so taking in a change twice must have no effect.
+            load: Replaces the projection's state by these lines, in a thread; raises ValueError.
         """
         version = hashlib.sha256(f"{self.origin} {_sources(*folds)}".encode()).hexdigest()[:24]
         return Snapshot(store=self, key=f"{name}.{version}", dump=dump, load=load)
@@ -94,9 +94,9 @@ class Snapshot:
     load: Load
 
     async def restore(self) -> int:
-        """Have the projection hold what was saved last; the position of that, 0 where there is nothing of use.
+        """Load the last snapshot into the projection; returns its position, 0 where there is no usable one.
 
-        What is damaged is logged and left aside. Raises Unavailable.
+        A damaged snapshot is logged and ignored. Raises Unavailable.
         """
         head, _ = await self._head()
         if not head.slot:
@@ -118,7 +118,7 @@ class Snapshot:
         return head.position
 
     async def save(self, position: Callable[[], int]) -> bool:
-        """Store the projection as it stands; False where another replica does, or just did.
+        """Store the projection's current state; False where another replica does so now, or just did.
 
         Raises ResourceExhausted, Unavailable.
         """
@@ -139,14 +139,14 @@ class Snapshot:
             await bucket.put(f"{self.key}.head", to_json(head), revision=revision)
         except Fenced:
             if await self.is_gone():
-                # What an erasure, which came meanwhile, has not seen is not to stay either.
+                # The snapshot was erased meanwhile: the parts written since then must go, too.
                 for written in range(number):
                     await bucket.delete(f"{self.key}.{slot}.{written}")
             return False
         return True
 
     async def is_gone(self) -> bool:
-        """Whether there is none, as after an erasure. Raises Unavailable."""
+        """Whether there is no snapshot, as after an erasure. Raises Unavailable."""
         return (await self._head())[1] == 0
 
     async def _head(self) -> tuple[_Head, int]:
@@ -155,7 +155,7 @@ class Snapshot:
 
 
 def _parts(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """Compressed, in pieces that fit into a message."""
+    """The lines compressed, in parts that fit into a message."""
     packing, packed = zlib.compressobj(1), bytearray()
     for line in lines:
         packed += packing.compress(line + b"\n")
@@ -174,7 +174,7 @@ def _lines(parts: Iterable[bytes]) -> Iterator[bytes]:
 
 @cache
 def _sources(*modules: ModuleType) -> str:
-    """A digest of what these modules, this one and the domain say."""
+    """A digest of the sources of these modules, this one and the domain."""
     files = [Path(__file__), *(Path(str(module.__file__)) for module in modules)]
     digest = hashlib.sha256()
     for file in sorted({*files, *Path(str(domain.__file__)).parent.rglob("*.py")}):
@@ -206,9 +206,9 @@ LAST = "\U0010ffff"
 
 
 class Archive(Generic[T]):
-    """A file without a name, gone with the process; about 8 MiB of it are in memory. Values are domain values.
+    """Domain values in an anonymous file, which is gone with the process; about 8 MiB of it are in memory.
 
-    Of a label the values are found in the order of their `sort`, then of their keys, the greatest first.
+    The values of a label are in the order of their `sort`, then of their keys, the greatest first.
     """
 
     def __init__(self, kind: type[T]) -> None:
@@ -217,7 +217,7 @@ class Archive(Generic[T]):
         self._file.executescript(_SCHEMA)
 
     def put(self, key: str, value: T, *, sort: str, labels: Iterable[str], weight: int = 0) -> None:
-        """Store a value in the place of the one that was there."""
+        """Store a value, replacing the one under the same key."""
         self._file.execute("DELETE FROM item WHERE key = ?", (key,))
         packed = zlib.compress(to_json(value), 1)
         self._file.execute(_PUT, (key, sort, json.dumps(list(labels)), weight, packed))
@@ -228,7 +228,7 @@ class Archive(Generic[T]):
         return None if row is None else self._value(row[0])
 
     def keys_from(self, prefix: str) -> list[str]:
-        """The keys that begin so, in their order."""
+        """The keys with this prefix, in order."""
         rows = self._file.execute(
             "SELECT key FROM item WHERE key >= ? AND key < ? ORDER BY key", (prefix, prefix + LAST)
         )
@@ -249,7 +249,7 @@ class Archive(Generic[T]):
             limit -= len(rows) if limit > 0 else 0
 
     def total(self, label: str) -> tuple[int, int]:
-        """How many values a label has, and the sum of their weights."""
+        """The number of values of a label, and the sum of their weights."""
         return self._file.execute(
             "SELECT count(*), coalesce(sum(weight), 0) FROM label WHERE label = ?", (label,)
         ).fetchone()
@@ -263,11 +263,11 @@ class Archive(Generic[T]):
         self._file.execute("DELETE FROM item")
 
     def drop_before(self, sort: str) -> None:
-        """Remove what has a smaller `sort`."""
+        """Remove all values with a smaller `sort`."""
         self._file.execute("DELETE FROM item WHERE sort < ?", (sort,))
 
     def lines(self) -> Iterator[bytes]:
-        """All of it as lines of JSON. What is put meanwhile may be among them or not; nothing else is missing."""
+        """All values as lines of JSON. Values that are put meanwhile may or may not be included."""
         last = 0
         query = "SELECT rowid, key, sort, labels, weight, value FROM item WHERE rowid > ? ORDER BY rowid LIMIT ?"
         while rows := self._file.execute(query, (last, _BATCH)).fetchall():
@@ -276,7 +276,7 @@ class Archive(Generic[T]):
             last = rows[-1][0]
 
     def load(self, lines: Iterable[bytes]) -> None:
-        """Hold exactly what these lines say. Raises ValueError."""
+        """Replace all values by those of these lines. Raises ValueError."""
         self._file.execute("BEGIN")
         try:
             self._file.execute("DELETE FROM item")

@@ -315,7 +315,7 @@ def listening() -> set[int]:
 
 OWN = """
 import asyncio, fcntl, socket, struct, sys
-from swe_ai_fleet.sandbox.network import PrivateHostError, judged
+from swe_ai_fleet.sandbox.network import PrivateHostError, lookup
 
 with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as device:
     address = struct.pack("16sH2s4s8s", b"lo:1", socket.AF_INET, b"", socket.inet_aton(sys.argv[1]), b"")
@@ -323,7 +323,7 @@ with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as device:
     fcntl.ioctl(device, 0x8914, struct.pack("16sH", b"lo", 1))  # SIOCSIFFLAGS: up
 for host in sys.argv[1:]:
     try:
-        print(*asyncio.run(judged(host, 443)))
+        print(*asyncio.run(lookup(host, 443)))
     except PrivateHostError:
         print("refused")
 """

@@ -278,7 +278,7 @@ async def test_a_container_of_a_job_has_the_rights_of_its_run(world: World) -> N
     mine, other = [Job(**run, job_id=f"{number:032x}", agent_id=f"agent-{number}") for number in (11, 12)]
     for one in (mine, other):
         await world.board.post(one)
-    login = await world.board.let_in(mine)
+    login = await world.board.grant_login(mine)
     async with world.host(login) as host:
 
         async def write(agent: str, *, fresh: bool = False) -> None:
@@ -323,11 +323,11 @@ async def test_the_server_ends_a_connection_whose_time_is_up(tmp_path: Path) -> 
             let_in.append(shown)
             if len(let_in) > 2:
                 raise PreconditionFailed("no longer")
-            return NatsLogin(account="HOSTS_default", sends=("x",), hears=("_INBOX.h.>",), seconds=2)
+            return NatsLogin(account="HOSTS_default", publishes=("x",), subscribes=("_INBOX.h.>",), seconds=2)
 
         heard = asyncio.Event()
         issuer = Issuer(server.issuer_file.read_text())
-        answering = asyncio.create_task(log.answer_logins(lambda: issuer, who, heard=heard))
+        answering = asyncio.create_task(log.answer_logins(lambda: issuer, who, listening=heard))
         await heard.wait()
         url, credentials = without_login(server.address.url), NatsCredentials(host="h.secret")
         async with JetStream.connect(url, credentials=credentials) as host:

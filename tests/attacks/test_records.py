@@ -21,7 +21,7 @@ from swe_ai_fleet.domain.audit import GENESIS, AuditEntry, SignedHead
 from swe_ai_fleet.domain.audit_chains import AuditChains, ChainVerdict, Signing, signed_throughout
 from swe_ai_fleet.domain.errors import AgentLost, FleetError
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
-from swe_ai_fleet.runtime.audit_keys import PublicKeys, SigningKey, new_key_pem, open_audit_keys, signing_key, withheld
+from swe_ai_fleet.runtime.audit_keys import PublicKeys, SigningKey, keyless, new_key_pem, open_audit_keys, signing_key
 from swe_ai_fleet.runtime.ray_fleet import RayFleet
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing.repositories import make_repository
@@ -232,7 +232,7 @@ def test_the_private_key_leaves_the_orchestrator_in_no_way(tmp_path: Path, monke
     # Hosts on Ray are not made with it, and here it goes from the environment.
     assert text not in RayFleet(settings=given).host_settings()
     assert text in given.secrets
-    assert withheld(given).audit_signing_key == ""
+    assert keyless(given).audit_signing_key == ""
     assert "FLEET_AUDIT_SIGNING_KEY" not in os.environ
     started = subprocess.run(["env"], capture_output=True, text=True, check=True)
     assert "SIGNING_KEY" not in started.stdout and "PRIVATE KEY" not in started.stdout

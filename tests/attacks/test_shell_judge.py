@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swe_ai_fleet.tools.shell_risk import judge, shell_risks
+from swe_ai_fleet.tools.shell_risk import assess, shell_risks
 from tests.tables import table
 
 SHELLS = [name for name in ("bash", "dash") if shutil.which(name, path="/usr/bin:/bin")]
@@ -246,7 +246,7 @@ def test_what_writes_elsewhere_waits_for_a_person(stage: Stage, clean: Path, att
 
 @table("command", HARMLESS)
 def test_what_agents_do_all_day_does_not_wait_and_runs_what_it_says(stage: Stage, command: str) -> None:
-    verdict = judge(command)
+    verdict = assess(command)
     assert verdict.reasons == ()
     for shell in SHELLS:
         assert stage.run(command, shell) <= verdict.programs
@@ -264,7 +264,7 @@ def test_no_mixture_of_them_runs_what_was_not_listed(tmp_path: Path) -> None:
         for at, piece in changes:
             words.insert(at, piece) if at % 2 else words.__setitem__(slice(at // 2, at // 2 + 1), [piece])
         text = " ".join(words)
-        verdict = judge(text)
+        verdict = assess(text)
         if verdict.reasons or text in harmless:
             return
         harmless.add(text)

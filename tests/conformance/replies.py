@@ -25,6 +25,7 @@ from swe_ai_fleet.ports import ChatModel
 from swe_ai_fleet.testing import Conversation, Failure, Script, Turn
 from swe_ai_fleet.tools import Pipeline, Toolkit
 from swe_ai_fleet.tools.catalogue import PROFILES, operations
+from swe_ai_fleet.tools.definition import CalledToolkit
 
 CASES = Path(__file__).parent / "cases"
 DONE = "It is done."
@@ -146,7 +147,7 @@ class _Noting:
         self._definition.validate(arguments)
         return dict(arguments)
 
-    async def run(self, toolkit: Toolkit, arguments: Mapping[str, object]) -> ToolResult:
+    async def run(self, toolkit: CalledToolkit, arguments: Mapping[str, object]) -> ToolResult:
         assert isinstance(toolkit, Noted)
         toolkit.calls.append((self.spec.name, dict(arguments)))
         return ToolResult(success=True, operation=self.spec.name, content="noted")

@@ -19,7 +19,7 @@ from fleet.conversation.v1 import conversation_pb2 as chat
 from fleet.notification.v1 import notification_pb2 as notification
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.planning.v1 import planning_pb2 as planning
-from services.access.roles import ROLES
+from services.roles import ROLES
 from swe_ai_fleet.domain.access import AccessRole
 from swe_ai_fleet.extensions import extensions
 from tests.integration.test_tenants import world

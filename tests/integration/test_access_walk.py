@@ -26,13 +26,13 @@ from websockets.exceptions import ConnectionClosed
 
 from fleet.options.v1 import options_pb2
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from services.access.roles import ROLES
 from services.access.store import AccessStore
 from services.auth import principal
 from services.gateway.access.credentials import CredentialChecker
 from services.gateway.main import gateway_app, serve_http
 from services.gateway.upstream import FILES, open_upstream
 from services.grpc_server import Service, serve_grpc
+from services.roles import ROLES
 from swe_ai_fleet.domain.access import AccessRole, Principal
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
@@ -247,7 +247,7 @@ def shown(world: AccessWorld) -> dict[str, list[tuple[str, str]]]:
 
 def test_every_rpc_has_a_role_and_every_role_an_rpc() -> None:
     served = {method.full_name for method in METHODS}
-    assert served - ROLES.keys() == set(), "without a row in services/access/roles.py only admins may call it"
+    assert served - ROLES.keys() == set(), "without a row in services/roles.py only admins may call it"
     assert ROLES.keys() - served == set(), "there is no such RPC"
     assert set(ROLES.values()) == {AccessRole(role) for role in _PEOPLE}
 

@@ -23,7 +23,7 @@ from swe_ai_fleet.adapters.jetstream.protocol import (
     StoredMessage,
     Unanswered,
     event_subject,
-    place_of,
+    generation_and_ordinal,
 )
 from swe_ai_fleet.codec import from_json
 from swe_ai_fleet.domain.errors import AlreadyExists, Fenced, Unavailable
@@ -187,7 +187,7 @@ def test_generations_follow_each_other_and_every_answer_is_kept(seed: int) -> No
                 group.create_task(world.write(generation, name))
 
     on_virtual_time(compete())
-    places = [place_of(one.headers[MESSAGE_ID]) for one in world.server.stored]
+    places = [generation_and_ordinal(one.headers[MESSAGE_ID]) for one in world.server.stored]
     assert places == sorted(set(places))
     for before, after in zip([(0, 0), *places], places, strict=False):
         assert after == (before[0], before[1] + 1) or (after[0] > before[0] and after[1] == 1)

@@ -18,10 +18,10 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import rsa
 from structlog.testing import capture_logs
 
-from services.access.roles import check_role, role_for
 from services.access.store import AccessStore, open_access
 from services.auth import Admission, Presented
 from services.errors import Unauthenticated
+from services.roles import check_role, role_for
 from swe_ai_fleet.domain.access import SOLE, AccessRole, Principal, Quota, TenantRules
 from swe_ai_fleet.domain.errors import InvalidRequest, PermissionDenied, Unavailable
 from swe_ai_fleet.domain.task import ApprovalPolicy

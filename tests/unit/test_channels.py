@@ -18,10 +18,10 @@ from swe_ai_fleet.runtime.channels import (
     certificate_name,
     channel_tls,
     find_context,
-    find_place,
+    find_fleet,
     own_address,
     read_channel_tls,
-    running_place,
+    running_fleet,
     target,
 )
 from swe_ai_fleet.runtime.installation.authority import new_authority, new_certificate
@@ -74,17 +74,17 @@ def test_a_card_says_how_its_fleet_is_called(tls: ChannelTls | None, tmp_path: P
     (tmp_path / "fleet.json").write_text(json.dumps(card))
     settings = Settings(home=tmp_path)
     for place in (
-        find_place(settings, server="", token=""),
-        find_place(settings, server="h:1", token=""),
+        find_fleet(settings, server="", token=""),
+        find_fleet(settings, server="h:1", token=""),
         # A secret that was made of a file has the file's newline.
-        find_place(settings, server="h:1", token="t\n"),
+        find_fleet(settings, server="h:1", token="t\n"),
         find_context(settings, server="h:2"),
     ):
         assert place is not None and (place.token, place.tls) == ("t", tls)
     # Neither the card's token nor the settings' goes to another server.
     named = Settings(home=tmp_path, context_url="far:9", context_token="theirs")
     for elsewhere in (
-        find_place(settings, server="other:1", token=""),
+        find_fleet(settings, server="other:1", token=""),
         find_context(settings, server="other:1"),
         find_context(named, server="far:8"),
     ):
@@ -99,4 +99,4 @@ def test_only_the_card_of_a_fleet_that_runs_counts(tmp_path: Path) -> None:
     dead = json.dumps({"address": "127.0.0.1:7", "token": "secret", "pid": ended.pid})
     for content in (dead, "", "[]", '{"address": 1, "token": "x", "pid": 1}'):
         (tmp_path / "fleet.json").write_text(content)
-        assert running_place(tmp_path) is None, content
+        assert running_fleet(tmp_path) is None, content

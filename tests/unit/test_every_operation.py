@@ -32,6 +32,7 @@ from swe_ai_fleet.tools import (
 )
 from swe_ai_fleet.tools.audit import AuditTrail
 from swe_ai_fleet.tools.catalogue import operations
+from swe_ai_fleet.tools.definition import CalledToolkit
 from swe_ai_fleet.tools.secrets import MASK, Secrets
 from tests.operations import ARGUMENTS, OPERATIONS, Operation, make_workspace
 from tests.tables import table
@@ -59,7 +60,7 @@ class Replaced:
     def validate(self, arguments: Mapping[str, object]) -> dict[str, object]:
         return self._real.validate(arguments)
 
-    def run(self, toolkit: Toolkit, arguments: Mapping[str, object]) -> Awaitable[ToolResult]:
+    def run(self, toolkit: CalledToolkit, arguments: Mapping[str, object]) -> Awaitable[ToolResult]:
         return self._work()
 
 

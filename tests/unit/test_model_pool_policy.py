@@ -182,7 +182,7 @@ def test_who_waits_for_room_at_its_own_server_holds_nobody_up() -> None:
         models = [Scripted(name, gate.wait) for name in ("one", "two")]
         async with pool_of(Scripted("old"), rules=replace(FAST, quantum=0)) as pool:
             # Those that come have one call at a time at first.
-            pool.renew([PoolMember(name=model.name, model=model) for model in models])
+            pool.set_members([PoolMember(name=model.name, model=model) for model in models])
             run = pool.session("run")
             calls = [asyncio.create_task(ask(run, "run")) for _ in range(3)]
             await asyncio.sleep(1.0)
@@ -277,7 +277,7 @@ def test_members_that_come_are_pinged_first_and_those_that_leave_end_what_they_h
             run, other = pool.session("run"), pool.session("other")
             held = asyncio.create_task(ask(run))
             await turns()
-            pool.renew([members["new"], members["late"]])
+            pool.set_members([members["new"], members["late"]])
             assert await ask(other) == "new"
             assert (new.pings, old.calls, held.done(), closed) == (1, 1, False, [])
             gate.set()
@@ -290,7 +290,7 @@ def test_members_that_come_are_pinged_first_and_those_that_leave_end_what_they_h
             others = [pool.session(str(number)) for number in range(6)]
             assert {await ask(one) for one in others} == {"new", "late"}
             # Nobody is left: calls wait, where no source says that more may come they fail at once.
-            pool.renew([])
+            pool.set_members([])
             with pytest.raises(ModelUnavailable, match="no model server is available"):
                 await ask(run)
         assert sorted(closed) == ["late", "new", "old"]

@@ -146,7 +146,7 @@ async def test_what_is_over_is_found_and_counted_with_what_goes_on(monkeypatch: 
 
 
 async def test_of_what_is_erased_only_that_is_known_and_nobody_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(projection_module, "_ERASED_KNOWN", 3)
+    monkeypatch.setattr(projection_module, "_MAX_ERASED", 3)
     log = MemoryLog()
 
     def own(name: str, tenant: str = "acme") -> ev.Writer:

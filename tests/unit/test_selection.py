@@ -503,7 +503,7 @@ def test_complaints_are_told_in_full_up_to_a_bound() -> None:
         old = replace(report("a", result), verdict=None)
         assert rank([candidate("a")], {"a": old})[0].reason.startswith(words)
     assert said(failed("tests", "x" * 300)) == f"tests failed: {'x' * 300}; 1 changed lines"
-    assert said(failed("tests", "x" * 301)) == f"tests failed: {'x' * 300}…; 1 changed lines"
+    assert said(failed("tests", "x" * 301)) == f"tests failed: {'x' * 299}…; 1 changed lines"
     many = [failed(f"c{number}") for number in range(7)]
     assert said(*many[:5]) == "; ".join([*(f"c{number} failed" for number in range(5)), "1 changed lines"])
     assert said(*many).endswith("c4 failed; and 2 more checks failed; 1 changed lines")

@@ -24,7 +24,7 @@ class NamedHosts(RayFleet):
 
     def work(self, tenant: str) -> RayHost:
         """The host that a tenant's next run goes to, busy from now on."""
-        host = self._host(tenant)
+        host = self._choose_host(tenant)
         host.busy += 1
         return host
 
@@ -35,7 +35,7 @@ def pool(tmp_path: Any, *, agents_per_actor: int = 2, max_agents: int = 4) -> Na
 
 def test_no_host_serves_two_tenants(tmp_path: Any) -> None:
     fleet = pool(tmp_path)
-    warm = fleet._host("default")
+    warm = fleet._choose_host("default")
     hosts = {tenant: [fleet.work(tenant).name for _ in range(3)] for tenant in ("north", "south")}
     assert not {warm.name} & {*hosts["north"], *hosts["south"]}
     assert not set(hosts["north"]) & set(hosts["south"])

@@ -110,6 +110,7 @@ class TestExecutions:
         await expect(links).to_have_count(1)
         await page.get_by_role("button", name="Clear").click()
         await expect(page).to_have_url(re.compile("/executions$"))
+        await expect(links).not_to_have_count(1)
         # A fleet that is away is told and found again.
         await page.route("**/api/executions*", lambda route: route.abort())
         await expect(page.get_by_role("alert")).to_contain_text("The fleet does not answer.")

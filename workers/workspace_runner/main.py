@@ -184,5 +184,5 @@ async def _sweep(runner: Runner) -> None:
         outcome = await runner.board.outcome(job.ref.tenant, job.job_id)
         if outcome is not None:
             await runner.backend.finish(job.ref, failed=bool(outcome.fault))
-        elif await runner.board.called_off(job.ref.tenant, job.job_id):
+        elif await runner.board.stop_requested(job.ref.tenant, job.job_id):
             await runner.backend.stop(job.ref)

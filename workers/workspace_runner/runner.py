@@ -166,7 +166,7 @@ class Runner:
             return
         # To watch a job to its end, or to call it off, any release will do.
         if (fault := misfit(job)) and not (
-            await self.board.called_off(job.tenant, job.job_id) or await self._is_held(job)
+            await self.board.stop_requested(job.tenant, job.job_id) or await self._is_held(job)
         ):
             if work.deliveries < _ELSEWHERE_TIMES:
                 # A runner of the other release shares the consumer, or will.
@@ -203,7 +203,7 @@ class Runner:
         return any(other.job_id == job.job_id for other in await self.backend.held())
 
     async def _executed(self, job: Job) -> JobOutcome:
-        if await self.board.called_off(job.tenant, job.job_id):
+        if await self.board.stop_requested(job.tenant, job.job_id):
             return await self._settled(job, outcome_of(AgentLost("the job was called off")))
         try:
             spec = await self._spec(job)
@@ -217,7 +217,7 @@ class Runner:
         await self._retire(job)
         if self.lets_in and not await self._is_held(job):
             # What is adopted has its login already.
-            spec = replace(spec, login=await self.board.let_in(job))
+            spec = replace(spec, login=await self.board.grant_login(job))
         try:
             fresh = await self.backend.start(spec)
         except (InvalidRequest, PreconditionFailed) as fault:
@@ -228,7 +228,7 @@ class Runner:
         _log.info("job.started" if fresh else "job.adopted", job=job.job_id, kind=job.kind, name=spec.ref.name)
         outcome = await self._watched(job, spec.ref)
         if self.lets_in:
-            await self.board.shut_out(job)
+            await self.board.revoke_login(job)
         return outcome
 
     async def _watched(self, job: Job, ref: JobRef) -> JobOutcome:

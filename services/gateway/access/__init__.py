@@ -1,4 +1,4 @@
-"""Who may come in to the gateway, from where, and how often; `/api/session`, where a token is traded for a cookie."""
+"""Access to the gateway: credentials, origins and rate limits; `/api/session`, which exchanges a token for a cookie."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from services.gateway.access.credentials import (
 )
 from services.gateway.access.guard import AuthMiddleware
 from services.gateway.access.limits import Buckets, peer
-from services.gateway.access.origins import Authority, OriginPolicy, SecureAnswers
+from services.gateway.access.origins import Authority, OriginPolicy, SecurityHeaders
 from services.gateway.problems import BugMiddleware, Refusal
 from swe_ai_fleet.domain.json_values import json_object
 from swe_ai_fleet.ports import KeyValue
 from swe_ai_fleet.settings import Settings
 
 REFUSALS_PER_MINUTE = 10
-"""Wrong tokens that one address may try; then even the right one has to wait."""
+"""Wrong tokens that one address may try per minute; after that, even the right one is refused."""
 
 
 def session_routes(credentials: CredentialChecker, *, grpc: str = "") -> list[BaseRoute]:
-    """What can be done with a session; the auth middleware decides who may.
+    """The routes of sessions, behind the auth middleware.
 
-    `grpc` is the orchestrator's address, which callers are told.
+    `grpc` is the orchestrator's address, for callers.
     """
     routes = _SessionRoutes(credentials, grpc)
     return [
@@ -51,7 +51,7 @@ class _SessionRoutes:
         self._refusals = Buckets(REFUSALS_PER_MINUTE)
 
     async def open(self, request: Request) -> Response:
-        """POST {token}: a session for who shows the token."""
+        """POST {token}: open a session for the holder of the token."""
         token = _token(await request.body(), media_type(request.headers.raw))
         address = peer(request.client.host if request.client else "")
         allowance = self._refusals.look(address)
@@ -68,7 +68,7 @@ class _SessionRoutes:
         return answer
 
     async def show(self, request: Request) -> Response:
-        """GET: who the caller is, by what that is known, and until when; where the fleet answers over gRPC."""
+        """GET: the caller, the kind and expiry of its credentials, and the fleet's gRPC address."""
         authenticated = cast("AuthenticatedCaller", request.state.authenticated)
         principal = authenticated.principal
         fields: dict[str, object] = {
@@ -85,7 +85,7 @@ class _SessionRoutes:
         return JSONResponse(fields)
 
     async def end(self, request: Request) -> Response:
-        """DELETE: the browser forgets its session."""
+        """DELETE: remove the session's cookie from the browser."""
         answer = Response(status_code=204)
         for secure in (False, True):
             name, _ = _cookie(request, secure=secure)
@@ -94,9 +94,9 @@ class _SessionRoutes:
 
 
 def _cookie(request: Request, *, secure: bool | None = None) -> tuple[str, bool]:
-    """The cookie's name for the host that was asked, and whether it goes over https only.
+    """The cookie's name for the request's host, and whether it is sent over https only.
 
-    That the browser came over https, perhaps to a proxy in front of us, only its `Origin` says for certain.
+    Behind a proxy that ends TLS, only `Origin` shows that the browser uses https.
     """
     if secure is None:
         secure = request.url.scheme == "https" or request.headers.get("origin", "").lower().startswith("https://")
@@ -118,13 +118,13 @@ def _token(body: bytes, kind: bytes) -> str:
 def access_middleware(
     settings: Settings, credentials: CredentialChecker, keys: KeyValue, *, check_seconds: float = CHECK_SECONDS
 ) -> list[Middleware]:
-    """What stands before every room, the outermost first; `AuthMiddleware` has the arguments. Raises InvalidRequest."""
+    """The middleware of all routes, outermost first; see `AuthMiddleware` for the arguments. Raises InvalidRequest."""
     return [
-        Middleware(SecureAnswers),
+        Middleware(SecurityHeaders),
         Middleware(BugMiddleware),
         Middleware(
             AuthMiddleware,
-            places=OriginPolicy(settings),
+            policy=OriginPolicy(settings),
             per_minute=settings.http_requests_per_minute,
             credentials=credentials,
             keys=keys,

@@ -1,7 +1,7 @@
-"""Credentials of a request: a token as a bearer, or the cookie that stands for it in a browser.
+"""Credentials of a request: a bearer token, or in a browser a cookie that holds the sealed token.
 
-A cookie comes with whatever request a browser sends, so a request must also be our own page's, as far as the browser
-tells.
+Browsers send cookies with all requests, so a request with a cookie must also come from our own page, as far as the
+browser tells.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from swe_ai_fleet.domain.access import SOLE, Principal
 from swe_ai_fleet.domain.errors import InvalidRequest, PermissionDenied, Unavailable
 
 SECONDS = 7 * 86_400
-"""How long a session lasts at most: never longer than the token that it stands for."""
+"""The maximum duration of a session, which also ends with its token."""
 MAX_TOKEN_CHARS = 2_600
 """Browsers drop cookies of more than 4,096 bytes."""
 _PURPOSE = b"fleet http session"
@@ -32,27 +32,27 @@ _MOST_CHARS = 3_800
 
 
 class SessionSeal:
-    """Seals and opens sessions: nothing is kept, whoever knows the gateway's own token can open them.
+    """Seals and opens sessions with a key from the gateway's own token; sessions are not stored.
 
-    A browser sends a cookie to every port of a host, so that it must not hold a token that can be read: it holds one
-    that only this gateway can read (AES-256-GCM, bound to the cookie's name). What another server on this machine could
-    learn from it is good for this gateway only, and for a time.
+    A browser sends a cookie to every port of a host, so the cookie must not hold a readable token: only the gateway can
+    read it (AES-256-GCM, bound to the cookie's name). Another server on this machine that gets the cookie can use it
+    with this gateway only, and for a limited time.
 
-    Gateways that share a `secret`, their own token, know each other's sessions.
+    Gateways with the same `secret`, their own token, accept each other's sessions.
     """
 
     def __init__(self, secret: str) -> None:
         self._key = hmac.digest(secret.encode(), _PURPOSE, "sha256")
 
     def new(self, name: str, token: str, *, until: float = 0.0) -> str:
-        """The value of a cookie of that name. `until`: when the token ends, in seconds since 1970; 0 = it does not."""
+        """The value of a cookie of that name. `until`: when the token expires, in seconds since 1970; 0 = never."""
         expires = int(time.time()) + SECONDS
         text = f"{min(expires, int(until)) if until else expires}.{token}"
         nonce = secrets.token_bytes(_NONCE_BYTES)
         return urlsafe_b64encode(nonce + _cipher(self._key).encrypt(nonce, text.encode(), name.encode())).decode()
 
     def open(self, name: str, value: str) -> tuple[str, int] | None:
-        """The token that a cookie stands for, and until when in seconds since 1970; None for a foreign or old one."""
+        """The token in a cookie and its expiry in seconds since 1970; None for a foreign or expired cookie."""
         from cryptography.exceptions import InvalidTag
 
         if len(value) > _MOST_CHARS:
@@ -74,13 +74,13 @@ def _cipher(key: bytes):
 
 
 def cookie_name(host: Authority, *, secure: bool) -> str:
-    """The cookie's name: with the port, since fleets on other ports of the host get each other's cookies."""
+    """The cookie's name, which includes the port: fleets on other ports of the host get each other's cookies."""
     port = f"-{host.port}" if host.port is not None else ""
     return f"{'__Host-' if secure else ''}fleet-session{port}"
 
 
 def shown_sessions(headers: Headers, name: str) -> list[str]:
-    """The values of the cookies of a name, a few at most: another server on the host may have added its own."""
+    """The values of cookies of a name, at most a few: another server on the host may have set more."""
     cookie = name.encode()
     tokens: list[str] = []
     for line in values(headers, b"cookie"):
@@ -98,19 +98,19 @@ def set_cookie(name: str, value: str, *, seconds: int, secure: bool) -> str:
 
 
 class Shown(StrEnum):
-    """What a request shows."""
+    """The kind of a request's credentials."""
 
     BEARER = "bearer"
     COOKIE = "cookie"
     NOTHING = "nothing"
-    """And nothing is asked for: the gateway has no token."""
+    """None are required: the gateway has no token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuthenticatedCaller:
-    """A caller whose credentials hold, until `expires` in seconds since 1970 (0 = no end is known).
+    """A caller with valid credentials, until `expires` in seconds since 1970 (0 = unknown).
 
-    The services behind are shown `token`, the caller's own.
+    `token` is the caller's own, with which the services behind are called.
     """
 
     by: Shown
@@ -120,12 +120,12 @@ class AuthenticatedCaller:
 
 
 class CredentialChecker:
-    """Checks what requests show.
+    """Checks the credentials of requests.
 
     Args:
-        token: The gateway's own, by which sessions are sealed; without `authenticator` everybody's. None: there are no
-            sessions, and without `authenticator` everybody may come in.
-        authenticator: Knows callers by their tokens; None: there is one token.
+        token: The gateway's own token, which seals sessions, and without `authenticator` is the token of all callers.
+            None: there are no sessions, and without `authenticator` no credentials are required.
+        authenticator: Authenticates callers by their tokens; None: `token` is the only one.
     """
 
     def __init__(self, token: str | None, authenticator: Authenticator | None = None) -> None:
@@ -134,11 +134,11 @@ class CredentialChecker:
         self._authenticator = authenticator or OneToken(token or None)
 
     async def authenticate(self, headers: Headers, host: Authority, origin: Origin) -> AuthenticatedCaller | None:
-        """Who sent it; None where it shows nothing that holds. Pages of named origins must send the bearer.
+        """The caller; None without valid credentials. Pages of named origins need a bearer token.
 
         Raises:
-            Refusal: It names a tenant that is not its own.
-            Unavailable: It cannot be told now.
+            Refusal: The request names another tenant than the caller's.
+            Unavailable: Credentials cannot be checked now.
         """
         authenticated = await self._authenticate(headers, host, origin)
         tenants = values(headers, b"fleet-tenant")
@@ -171,7 +171,7 @@ class CredentialChecker:
         return None
 
     async def may_stay(self, authenticated: AuthenticatedCaller) -> bool:
-        """Whether a caller who was admitted before would be admitted as the same principal now."""
+        """Whether an admitted caller would still be admitted as the same principal."""
         if self._open:
             return True
         if 0 < authenticated.expires <= time.time():
@@ -183,11 +183,11 @@ class CredentialChecker:
         return current is not None and current.principal == authenticated.principal
 
     async def new_session(self, token: str, name: str) -> str | None:
-        """The value of a cookie of that name for who shows the token; None where it is another one.
+        """The value of a cookie of that name for the holder of a token; None if the token is invalid.
 
         Raises:
             Refusal: The token is too long for a cookie.
-            Unavailable: It cannot be told now.
+            Unavailable: The token cannot be checked now.
         """
         if self._open:
             return ""
@@ -220,7 +220,7 @@ class CredentialChecker:
 
 
 def caller(headers: Headers) -> str:
-    """How the caller names itself in `Fleet-Caller`; empty where it does not. Raises Refusal."""
+    """The caller's name in `Fleet-Caller`; empty if there is none. Raises Refusal."""
     try:
         return caller_name([value.decode("latin-1") for value in values(headers, b"fleet-caller")])
     except InvalidRequest as error:
@@ -228,7 +228,7 @@ def caller(headers: Headers) -> str:
 
 
 def unauthenticated() -> Refusal:
-    """What somebody without a token is told."""
+    """The refusal of a request without valid credentials."""
     return Refusal(
         401,
         "invalid or missing token",
@@ -240,13 +240,13 @@ def unauthenticated() -> Refusal:
 _SAFE = ("GET", "HEAD", "OPTIONS")
 _OWN_SITE = (b"same-origin", b"none")
 BODY_TYPES = (b"application/json", b"application/octet-stream", b"application/x-git-bundle")
-"""Types that no form of another page can send."""
+"""Types of bodies that a form in another page cannot send."""
 
 
 def check_site(headers: Headers, authenticated: AuthenticatedCaller | None, origin: Origin) -> None:
-    """That no other site's page had a browser send it, as far as the browser says so. Raises Refusal.
+    """Check that a request does not come from another site's page, as far as the browser tells. Raises Refusal.
 
-    A page of another origin, named or not, says so in `Origin`: this is about those requests that carry none.
+    This is for requests without `Origin`, which shows another origin by itself.
     """
     by_bearer = authenticated is not None and authenticated.by is Shown.BEARER
     if not by_bearer and origin is Origin.NONE and _is_of_another_site(headers):
@@ -254,7 +254,7 @@ def check_site(headers: Headers, authenticated: AuthenticatedCaller | None, orig
 
 
 def check_intent(method: str, headers: Headers, authenticated: AuthenticatedCaller, origin: Origin) -> None:
-    """That it was our own page, not a stranger's, that has a browser change something. Raises Refusal."""
+    """Check that a change with a session cookie was requested by our own page. Raises Refusal."""
     if authenticated.by is Shown.BEARER or method in _SAFE:
         return
     if authenticated.by is Shown.COOKIE and origin is not Origin.OURS:
@@ -269,7 +269,7 @@ def check_intent(method: str, headers: Headers, authenticated: AuthenticatedCall
 
 
 def check_embedding(headers: Headers) -> None:
-    """That the page is not a part of somebody else's; links to it may be followed. Raises Refusal."""
+    """Check that our page is not embedded in another site's page; links to it are allowed. Raises Refusal."""
     if values(headers, b"sec-fetch-dest") != [b"document"] and _is_of_another_site(headers):
         raise _not_ours("sec-fetch-site")
 
@@ -279,7 +279,7 @@ def _is_of_another_site(headers: Headers) -> bool:
 
 
 def has_body(headers: Headers) -> bool:
-    """Whether a request says that it has a body."""
+    """Whether a request's headers announce a body."""
     return any(
         key == b"transfer-encoding" or (key == b"content-length" and value.strip(b" 0") != b"")
         for key, value in headers
@@ -287,7 +287,7 @@ def has_body(headers: Headers) -> bool:
 
 
 def media_type(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """The type of a body, without parameters, in lower case; empty where there is not one."""
+    """The type of a body, without parameters, in lower case; empty unless there is exactly one."""
     types = values(headers, b"content-type")
     return types[0].partition(b";")[0].strip().lower() if len(types) == 1 else b""
 

@@ -1,6 +1,6 @@
-"""Authentication of every request; a stream ends soon after the credentials of its watcher.
+"""The gateway's auth middleware: authenticates every request and WebSocket before any route, and serves the page.
 
-The gateway's auth middleware: every request and every WebSocket passes here before any route sees it.
+A stream ends soon after its watcher's credentials.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _TYPES: Mapping[str, str] = {
 }
 _PACKED = frozenset({".html", ".js", ".css", ".svg", ".txt", ".webmanifest"})
 _LEAST_PACKED = 1_024
-"""Bytes; what is smaller gains nothing."""
+"""Bytes; smaller files do not benefit."""
 _NOT_BUILT = """The page of this gateway has not been built: there is no index.html in services/gateway/page.
 
 Build it from web/ with `npm ci` and `npm run build`. The API under /api works without it; see /api/openapi.json.
@@ -60,7 +60,7 @@ Build it from web/ with `npm ci` and `npm run build`. The API under /api works w
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Asset:
-    """A file; `packed` is the same in gzip, None where that would be no smaller."""
+    """A file; `packed` is its gzip form, None if that is not smaller."""
 
     content: bytes
     media_type: str
@@ -69,16 +69,16 @@ class _Asset:
 
 
 class Page:
-    """Serves one directory without directories in it: names that it has, and nothing else.
+    """Serves the files of one directory, without subdirectories.
 
-    A file is read when it is asked for, so that a new build is seen at once.
+    Files are read when they are requested, so that a new build takes effect at once.
     """
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[tuple[int, int], _Asset]] = {}
 
     async def answer(self, request: Request) -> Response:
-        """A file, or for any other path of the page's own the page itself. Raises Refusal."""
+        """The response with a file, or with the page itself for its other paths. Raises Refusal."""
         if request.method not in ("GET", "HEAD"):
             raise Refusal(
                 405,
@@ -94,14 +94,14 @@ class Page:
             if name == _INDEX:
                 return PlainTextResponse(_NOT_BUILT, 404)
             raise Refusal(404, "file not found", hint="the API is under /api")
-        # Names stay the same from build to build, so that every use asks whether the file does too.
+        # File names stay the same in new builds, so browsers must revalidate at every use.
         content, tag = asset.content, asset.tag
         headers = {"cache-control": "no-cache"}
         if asset.packed is not None:
             headers["vary"] = "Accept-Encoding"
             if _takes_gzip(request.headers.get("accept-encoding", "")):
-                # The page's files are the same for everybody: nothing in them is a secret that their size could tell.
-                # Other bytes are another representation (RFC 9110, 8.8.3.3).
+                # Files of the page are public, so their compressed size reveals no secret.
+                # Other bytes are another representation, with another tag (RFC 9110, 8.8.3.3).
                 content, tag = asset.packed, f'{asset.tag[:-1]}-gzip"'
                 headers["content-encoding"] = "gzip"
         headers["etag"] = tag
@@ -135,7 +135,7 @@ class Page:
 
 
 def _packed(content: bytes) -> bytes | None:
-    """The content in gzip, the same bytes whenever it is made; None where that is not worth it."""
+    """The content in gzip, always the same bytes; None if it is not worth it."""
     if len(content) < _LEAST_PACKED:
         return None
     packed = gzip.compress(content, compresslevel=9, mtime=0)
@@ -143,7 +143,7 @@ def _packed(content: bytes) -> bytes | None:
 
 
 def _takes_gzip(accepted: str) -> bool:
-    """Whether an Accept-Encoding names gzip, or everything, and not with a weight of 0 (RFC 9110, 12.5.3)."""
+    """Whether Accept-Encoding allows gzip, by name or `*`, with a weight above 0 (RFC 9110, 12.5.3)."""
     weights: dict[str, bool] = {}
     for part in accepted[:1000].lower().split(","):
         name, _, weight = part.partition(";")
@@ -152,12 +152,12 @@ def _takes_gzip(accepted: str) -> bool:
 
 
 OPEN_PATHS = ("/health", "/ready")
-"""For probes: asked without a token, under any name, as often as they like."""
+"""Paths for probes: without a token, for any host, without a rate limit."""
 SESSION_PATH = "/api/session"
 _UPLOADS = ("/api/repositories",)
-"""Whose bodies are read piece by piece."""
+"""Paths whose request bodies are streamed."""
 _SECRETS = ("/api/webhooks",)
-"""Whose answers hold what is told once."""
+"""Paths whose responses hold secrets that are shown once."""
 _EVENTS = b"text/event-stream"
 _SESSION_BYTES = 4_096
 _SESSION_SECONDS = 10.0
@@ -175,14 +175,14 @@ class AuthMiddleware:
         self,
         app: ASGIApp,
         *,
-        places: origins.OriginPolicy,
+        policy: origins.OriginPolicy,
         per_minute: int,
         credentials: CredentialChecker,
         keys: KeyValue,
         check_seconds: float,
     ) -> None:
         self._app = app
-        self._places = places
+        self._policy = policy
         self._credentials = credentials
         self._check_seconds = check_seconds
         self._buckets = limits.Buckets(per_minute)
@@ -204,8 +204,8 @@ class AuthMiddleware:
 
     async def _request(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers, method, path = scope["headers"], scope["method"], scope["path"]
-        host = self._places.host(headers, scope["server"])
-        origin = self._places.origin(headers, host)
+        host = self._policy.host(headers, scope["server"])
+        origin = self._policy.origin(headers, host)
         if not origins.is_api(path):
             check_embedding(headers)
             self._count(scope, None)
@@ -214,7 +214,7 @@ class AuthMiddleware:
         send = origins.adding(send, origins.shared(headers, origin))
         try:
             authenticated = await self._credentials.authenticate(headers, host, origin)
-            # Before it is counted: what strangers' pages send must not use up what our own page may send.
+            # Before it is counted: requests from foreign pages must not use up the limit of our own page.
             check_site(headers, authenticated, origin)
             send = origins.adding(send, self._count(scope, authenticated))
             if origins.is_preflight(method, headers):
@@ -238,7 +238,7 @@ class AuthMiddleware:
             else:
                 await refused.answer(path)(scope, receive, send)
         except FleetError as error:
-            # The store of the keys does not answer.
+            # The store of idempotency keys does not answer.
             await refusal_of(error).answer(path)(scope, receive, send)
 
     async def _pass_on(self, scope: Scope, receive: Receive, send: Send, *, signing_in: bool) -> None:
@@ -268,8 +268,8 @@ class AuthMiddleware:
     async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = scope["headers"]
         try:
-            host = self._places.host(headers, scope["server"])
-            origin = self._places.origin(headers, host)
+            host = self._policy.host(headers, scope["server"])
+            origin = self._policy.origin(headers, host)
             authenticated = await self._credentials.authenticate(headers, host, origin)
             if authenticated is not None and authenticated.by is Shown.COOKIE and origin is not Origin.OURS:
                 raise origins.foreign()
@@ -285,16 +285,16 @@ class AuthMiddleware:
         except Refusal as refused:
             await _close(refused, receive, send)
         except FleetError as error:
-            # The authenticator cannot be asked now.
+            # Credentials cannot be checked now.
             await _close(Refusal(503, error.message), receive, send)
         else:
-            if not await self._stays(scope, self._app(scope, receive, send)):
-                # The client may be going just now.
+            if not await self._run_while_admitted(scope, self._app(scope, receive, send)):
+                # The client may be disconnecting.
                 with suppress(OSError, RuntimeError):
                     await send({"type": "websocket.close", "code": NO_TOKEN, "reason": "the token is no longer valid"})
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on; a stream of events ends when what let its watcher in does."""
+        """Pass a request to the application; a stream of events ends with its watcher's access."""
         if not any(_EVENTS in value.lower() for value in origins.values(scope["headers"], b"accept")):
             await self._app(scope, receive, send)
             return
@@ -305,15 +305,15 @@ class AuthMiddleware:
             begun = True
             await send(message)
 
-        if not await self._stays(scope, self._app(scope, receive, sending)):
+        if not await self._run_while_admitted(scope, self._app(scope, receive, sending)):
             if not begun:
                 raise unauthenticated()
             # No end-of-stream event: the client reconnects and gets 401.
             with suppress(OSError, RuntimeError):
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _stays(self, scope: Scope, work: Awaitable[None]) -> bool:
-        """Run work for as long as its caller stays admitted, cancelled then; whether it ended by itself."""
+    async def _run_while_admitted(self, scope: Scope, work: Awaitable[None]) -> bool:
+        """Run work until it ends (True), or cancel it once its caller is no longer admitted (False)."""
         working = asyncio.ensure_future(work)
         try:
             while True:
@@ -328,7 +328,7 @@ class AuthMiddleware:
             await asyncio.gather(working, return_exceptions=True)
 
     def _count(self, scope: Scope, authenticated: AuthenticatedCaller | None) -> list[tuple[str, str]]:
-        """Take a request from its client's bucket; what the client is told of it. Raises Refusal."""
+        """Count a request in its client's bucket; the headers with the rate limit's state. Raises Refusal."""
         address = scope["client"][0] if scope["client"] else ""
         allowance = self._buckets.take(_bucket(authenticated, limits.peer(address)))
         limit_headers = [
@@ -347,7 +347,7 @@ class AuthMiddleware:
 
 
 def _bucket(authenticated: AuthenticatedCaller | None, address: str) -> str:
-    """Whose requests are counted together: a known caller's from everywhere, others' by where they come from."""
+    """The bucket of a request: one for each authenticated caller, and for others one for each address."""
     if authenticated is None:
         return f"out {address}"
     principal = authenticated.principal
@@ -361,13 +361,13 @@ def _no_role() -> Refusal:
 
 
 async def _close(refused: Refusal, receive: Receive, send: Send) -> None:
-    """Take the connection and close it: a page cannot read why a handshake was refused."""
+    """Accept the connection and close it with a reason, since a page cannot read why a handshake was refused."""
     codes = {401: NO_TOKEN, 403: FOREIGN, 421: FOREIGN, 429: TRY_LATER, 503: TRY_LATER}
     await receive()
     # The client may have gone already.
     with suppress(OSError):
         if refused.status == 429:
-            # Whoever sends that many gets no connection for it.
+            # A client above the rate limit gets no connection.
             await send({"type": "websocket.close", "code": TRY_LATER})
             return
         await send({"type": "websocket.accept"})

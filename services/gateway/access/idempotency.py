@@ -1,4 +1,4 @@
-"""Idempotency keys: a POST that is sent again is answered again, not carried out again."""
+"""Idempotency keys: a repeated POST gets the first response again and is not executed again."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from swe_ai_fleet.ports import KeyValue
 HEADER = b"idempotency-key"
 MAX_ANSWER_BYTES = 256 * 1024
 LEASE_SECONDS = 60.0
-"""For so long after its gateway died a key is still taken as being under way."""
+"""After a gateway has died, its keys count as running for this long."""
 _KEY = re.compile(rb"[!-~]{1,200}")
 _log = structlog.get_logger()
 
 
 def key_of(headers: Headers) -> bytes | None:
-    """The key that a request carries, None without one. Raises Refusal."""
+    """The idempotency key of a request; None without one. Raises Refusal."""
     keys = values(headers, HEADER)
     if not keys:
         return None
@@ -49,7 +49,7 @@ def key_of(headers: Headers) -> bytes | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Record:
-    """What stands under a key: a request under way (until then it is taken to be), or its answer (status not 0)."""
+    """The record of a key: a request that counts as running until `until`, or its response (status not 0)."""
 
     fingerprint: str
     until: float = 0.0
@@ -61,20 +61,21 @@ class _Record:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Held:
-    """An answer on its way to the client: held back until it is stored, or passed on as it comes."""
+class _Buffered:
+    """A response that is held back until it is stored; without a `start` it is passed on as it arrives."""
 
     status: int = 0
     start: Message = field(default_factory=dict[str, Any])
     body: bytearray = field(default_factory=bytearray)
-    whole: bool = False
+    complete: bool = False
 
 
 class AnswerStore:
-    """Keeps the first answer to each key of each caller.
+    """Stores the first response to each key of each caller.
 
-    Event streams, answers without a length or above `MAX_ANSWER_BYTES`, secrets and refusals (nothing was done) are not
-    kept; the client is told so by `Idempotency-Kept: false`, and the key is free again, for another body too.
+    Event streams, responses without a length or above `MAX_ANSWER_BYTES`, secrets and refusals (nothing was executed)
+    are not stored; they have the header `Idempotency-Kept: false`, and the key can be used again, with another body
+    too.
     """
 
     def __init__(self, keys: KeyValue) -> None:
@@ -83,10 +84,10 @@ class AnswerStore:
     async def once(
         self, key: bytes, app: ASGIApp, scope: Scope, receive: Receive, send: Send, *, body: bytes, secret: bool
     ) -> None:
-        """Have an admitted request carried out, or its first answer sent again. Raises Refusal, FleetError.
+        """Execute an admitted request, or send its first response again. Raises Refusal, FleetError.
 
         Args:
-            secret: Whether what is answered must not be kept anywhere.
+            secret: Whether the response must not be stored.
         """
         who: Principal = scope["state"]["authenticated"].principal
         owner = (part.encode() for part in _owner(scope, who))
@@ -105,7 +106,7 @@ class AnswerStore:
                     hint="use a new key for a new request",
                 )
             if record.status:
-                # It may hold what they may not see any more; carried out again it would be done twice.
+                # The caller may no longer read the response, and executing the request again would do it twice.
                 if not all(who.may(AccessRole(role)) for role in record.roles):
                     raise Refusal(
                         403,
@@ -124,54 +125,54 @@ class AnswerStore:
             revision = await self._keys.put(name, _marker(fingerprint), revision=revision)
         except Fenced:
             raise _under_way() from None
-        held = _Held()
-        passing = adding(send, [("Idempotency-Kept", "false")])
+        buffered = _Buffered()
+        send_unstored = adding(send, [("Idempotency-Kept", "false")])
 
-        async def holding(message: Message) -> None:
+        async def buffer(message: Message) -> None:
             if message["type"] == "http.response.start":
-                held.status = message["status"]
+                buffered.status = message["status"]
                 if not secret and _is_kept(message):
-                    held.start = message
+                    buffered.start = message
                     return
-                await passing(message)
-            elif not held.start:
+                await send_unstored(message)
+            elif not buffered.start:
                 if not message.get("more_body", False):
-                    # Before the client can have heard the end and send it again.
+                    # Before the client gets the end and may send the request again.
                     await self._free(name)
                 await send(message)
             elif message["type"] == "http.response.body":
-                held.body += message.get("body", b"")
-                held.whole = not message.get("more_body", False)
+                buffered.body += message.get("body", b"")
+                buffered.complete = not message.get("more_body", False)
 
         try:
             async with self._renewing(name, fingerprint, revision):
-                await app(scope, receive, holding)
+                await app(scope, receive, buffer)
         except Exception:
             await self._free(name)
             raise
-        if not held.start or not held.whole:
+        if not buffered.start or not buffered.complete:
             await self._free(name)
             return
         record = _Record(
             fingerprint=fingerprint,
-            status=held.status,
-            headers=tuple((key.decode("latin-1"), value.decode("latin-1")) for key, value in held.start["headers"]),
-            body=b64encode(held.body).decode(),
+            status=buffered.status,
+            headers=tuple((key.decode("latin-1"), value.decode("latin-1")) for key, value in buffered.start["headers"]),
+            body=b64encode(buffered.body).decode(),
             roles=tuple(sorted(who.roles)),
         )
         try:
             await self._keys.put(name, to_json(record))
         except FleetError as error:
-            # It has been carried out: the client must hear what came of it.
+            # The request was executed, so the client must get the response.
             _log.warning("the answer to an idempotency key could not be stored", error=str(error))
-            await passing(held.start)
+            await send_unstored(buffered.start)
         else:
-            await send(held.start)
-        await send({"type": "http.response.body", "body": bytes(held.body)})
+            await send(buffered.start)
+        await send({"type": "http.response.body", "body": bytes(buffered.body)})
 
     @asynccontextmanager
     async def _renewing(self, name: str, fingerprint: str, revision: int) -> AsyncGenerator[None]:
-        """The marker stays fresh for as long as the request takes."""
+        """Renew the marker of a running request for as long as the context lasts."""
 
         async def renew() -> None:
             last = revision
@@ -194,7 +195,7 @@ class AnswerStore:
 
 
 def _owner(scope: Scope, who: Principal) -> tuple[str, ...]:
-    """Whose keys are one space: a tenant's caller, whichever token they show now."""
+    """The namespace of a caller's keys, which does not depend on its current token."""
     state = scope["state"]
     if who.sole:
         return state["token"], state["caller"]

@@ -1,11 +1,11 @@
-"""Limits on what a client may send, how much, how slowly and how often, and on how slowly it may read.
+"""Limits of clients: the size, duration and rate of requests, and slow readers.
 
-A body is bounded in size and in the time that it takes, the head of a request in time (uvicorn's HTTP/1.1); requests
-are counted by a token bucket for each client, in bounded memory. A connection whose client stops reading is closed.
+A body is limited in size and duration, the head of a request in duration (uvicorn's HTTP/1.1). Requests are counted by
+a token bucket for each client, in bounded memory. A connection whose client stops reading is closed.
 
-`FRAMES` in a scope's extensions says that this WebSocket protocol (uvicorn's, extended) is at work: a `websocket.send`
-may then carry `fleet.frames`, whole frames as bytes, instead of a text. What is sent to five hundred clients is framed
-and joined once.
+`FRAMES` in a scope's extensions means that this WebSocket protocol (uvicorn's, extended) is in use: a `websocket.send`
+may then have `fleet.frames`, complete frames as bytes, instead of a text. So data for five hundred clients is framed
+only once.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from services.grpc_server import MAX_REQUEST_BYTES
 from swe_ai_fleet.domain.command import address_of
 
 MAX_BYTES = MAX_REQUEST_BYTES
-"""What the services behind take in one request."""
+"""The limit of the services behind for one request."""
 SECONDS = 30.0
-"""For a whole body, and for each piece of an upload."""
+"""The time limit of a body, and of each piece of an upload."""
 UPLOAD_SECONDS = 3_600.0
 _DRAIN_SECONDS = 3.0
 HEAD_SECONDS = 15.0
@@ -42,11 +42,11 @@ MOST_CLIENTS = 10_000
 
 
 class ClientGone(Exception):
-    """The client went away before its body had come."""
+    """The client has disconnected before its body was complete."""
 
 
 async def read_body(receive: Receive, headers: Headers, *, limit: int = MAX_BYTES, seconds: float = SECONDS) -> bytes:
-    """The whole body. Raises Refusal where it is too large or too slow, ClientGone."""
+    """The whole body. Raises Refusal if it is too large or too slow, ClientGone."""
     declared = values(headers, b"content-length")
     if declared and declared[0].isdigit() and int(declared[0][:18]) > limit:
         raise _too_large(limit)
@@ -68,9 +68,9 @@ async def read_body(receive: Receive, headers: Headers, *, limit: int = MAX_BYTE
 
 
 async def answer_early(answer: Response, scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer a request whose body is not wanted, and read on for a while.
+    """Answer a request without using its body, but keep reading it for a while.
 
-    A connection that is closed with something unread is reset, and the answer with it.
+    Closing a connection with unread data resets it, and the client may lose the response.
     """
 
     async def holding(message: Message) -> None:
@@ -85,7 +85,7 @@ async def answer_early(answer: Response, scope: Scope, receive: Receive, send: S
 
 
 def read_again(body: bytes, receive: Receive) -> Receive:
-    """A `receive` that hands a body out that was read already, and then whatever else comes."""
+    """A `receive` that returns a body that was already read, and then further messages."""
     pending: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def again() -> Message:
@@ -95,7 +95,7 @@ def read_again(body: bytes, receive: Receive) -> Receive:
 
 
 class TimedReceive:
-    """A `receive` for a body of any length whose pieces keep coming; where they do not, the client counts as gone."""
+    """A `receive` for a body of any length that reports a disconnect if its pieces stop arriving."""
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
@@ -118,7 +118,7 @@ class TimedReceive:
 
 
 def too_slow(detail: str) -> Refusal:
-    """What a client is told whose body does not come."""
+    """The refusal of a request whose body does not arrive in time."""
     return Refusal(408, detail, headers={"Connection": "close"})
 
 
@@ -132,10 +132,10 @@ def _too_large(limit: int) -> Refusal:
 
 
 class HeaderTimeoutProtocol(H11Protocol):
-    """Closes a connection whose next request has not begun and come in with all its headers after `HEAD_SECONDS`.
+    """Closes a connection if its next request's headers are not complete within `HEAD_SECONDS`.
 
-    uvicorn closes connections that are silent after an answer; not those that never asked, that send a header a minute,
-    or a byte a minute of a body that was answered without being read.
+    uvicorn closes connections that are idle after a response, but not those that never send a request, or send headers
+    or the rest of an unread body very slowly.
     """
 
     head_seconds = HEAD_SECONDS
@@ -147,7 +147,7 @@ class HeaderTimeoutProtocol(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        if not self._is_awaited():
+        if not self._is_clients_turn():
             self._stop_waiting()
         elif self._waiting is None and not self.transport.is_closing():
             self._wait()
@@ -158,7 +158,7 @@ class HeaderTimeoutProtocol(H11Protocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        if self._is_awaited():
+        if self._is_clients_turn():
             self._wait()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -171,11 +171,11 @@ class HeaderTimeoutProtocol(H11Protocol):
 
     def _give_up(self) -> None:
         self._waiting = None
-        if self._is_awaited() and not self.transport.is_closing():
+        if self._is_clients_turn() and not self.transport.is_closing():
             self.transport.close()
 
-    def _is_awaited(self) -> bool:
-        """Whether it is the client's turn: to ask, or to end what has been answered already."""
+    def _is_clients_turn(self) -> bool:
+        """Whether the client has to send: a request, or the rest of one that was already answered."""
         client_state = self.conn.their_state
         return client_state is h11.IDLE or (
             client_state is h11.SEND_BODY and self.conn.our_state in (h11.DONE, h11.MUST_CLOSE)
@@ -189,10 +189,10 @@ class HeaderTimeoutProtocol(H11Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateLimitState:
-    """What a client has left after a request.
+    """The state of a client's rate limit after a request.
 
     Attributes:
-        seconds: Until the bucket is full again or, for one that is not admitted, until the next may come.
+        seconds: The time until the bucket is full, or after a refusal, until the next request is admitted.
     """
 
     admitted: bool
@@ -203,7 +203,7 @@ class RateLimitState:
 class Buckets:
     """A bucket for each client that holds `per_minute` requests and fills at that rate.
 
-    Of more than `MOST_CLIENTS` those that were heard of longest ago are forgotten: they start with a full bucket.
+    At most `MOST_CLIENTS` buckets are stored: the least recently used are dropped, so those clients start anew.
     """
 
     def __init__(self, per_minute: int) -> None:
@@ -227,7 +227,7 @@ class Buckets:
         )
 
     def look(self, client: str) -> RateLimitState:
-        """What a client has, without counting anything."""
+        """The state of a client's limit, without counting a request."""
         level = self._level(client)
         seconds = ceil(max(0.0, 1.0 - level) / self._rate)
         return RateLimitState(admitted=level >= 1.0, remaining=int(level), seconds=seconds)
@@ -238,7 +238,7 @@ class Buckets:
 
 
 def peer(address: str) -> str:
-    """The client behind an address: of IPv6 the network of 64 bits, since one client has all of them."""
+    """The client of an address; for IPv6 its network of 64 bits, which belongs to one client."""
     if isinstance(parsed := address_of(address.partition("%")[0]), IPv6Address):
         return str(parsed.ipv4_mapped or IPv6Address(int(parsed) >> 64 << 64))
     return address
@@ -247,7 +247,7 @@ def peer(address: str) -> str:
 FRAMES = "fleet.frames"
 GOING_AWAY = 1001
 LINGER_SECONDS = 5.0
-"""How long what was written last may take to leave, once the application is done with a connection."""
+"""The time limit for sending the last data of a connection that the application has finished."""
 _SHUTDOWN_SECONDS = 1.0
 _TEXT = 0x81
 _NO_HANDSHAKE = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
@@ -256,7 +256,7 @@ STALLED_SECONDS = 30.0
 
 
 def text_frame(payload: bytes) -> bytes:
-    """A whole text message as a server's frame (RFC 6455, section 5.2): final, not masked, not compressed."""
+    """A text message as one server frame (RFC 6455, section 5.2): final, not masked, not compressed."""
     size = len(payload)
     if size < _SHORT:
         return bytes((_TEXT, size)) + payload
@@ -266,23 +266,23 @@ def text_frame(payload: bytes) -> bytes:
 
 
 class FramedProtocol(WebSocketsSansIOProtocol):
-    """uvicorn's own, with the extension, close code 1001 where the server ends, and no waiting for who never reads."""
+    """uvicorn's protocol with `fleet.frames`, code 1001 at shutdown, and no waiting for clients that do not read."""
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         if not self.handshake_initiated and not self.transport.is_closing():
-            # The whole head was there: a handshake that is none gets no answer and no end from uvicorn.
+            # The head is complete, but uvicorn neither answers nor closes an invalid handshake.
             self.transport.write(b"".join(self.conn.data_to_send()) or _NO_HANDSHAKE)
             self.transport.close()
 
     async def run_asgi(self) -> None:
         cast("dict[str, Any]", self.scope)["extensions"][FRAMES] = {}
         await super().run_asgi()
-        self._let_go(LINGER_SECONDS)
+        self._abort_after(LINGER_SECONDS)
 
     async def send(self, message: Any) -> None:
         if message["type"] == "websocket.close":
-            # Whoever does not read finds it behind what waits already; nothing comes after it.
+            # Do not wait for the client to read: the close frame is the last one anyway.
             self.writable.set()
         frames = message.get(FRAMES)
         if frames is None:
@@ -302,18 +302,18 @@ class FramedProtocol(WebSocketsSansIOProtocol):
             self.transport.close()
         else:
             super().shutdown()
-        self._let_go(_SHUTDOWN_SECONDS)
+        self._abort_after(_SHUTDOWN_SECONDS)
 
-    def _let_go(self, seconds: float) -> None:
-        """A transport that is closed with something left to write waits for its reader, for ever if need be."""
+    def _abort_after(self, seconds: float) -> None:
+        """Abort the connection after a while: a closing transport with unsent data would wait for ever."""
         if self.transport.get_write_buffer_size():
             self.loop.call_later(seconds, self.transport.abort)
 
 
 class StalledProtocol(HeaderTimeoutProtocol):
-    """Drops a connection that takes nothing of what waits for it for `stalled_seconds`.
+    """Drops a connection whose client reads nothing for `stalled_seconds` while data is waiting.
 
-    Without it an answer without an end, or a large one, is kept for a client that is there and never reads.
+    Otherwise an endless or large response would be kept for a client that never reads.
     """
 
     stalled_seconds = STALLED_SECONDS
@@ -325,13 +325,13 @@ class StalledProtocol(HeaderTimeoutProtocol):
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self._reads()
+        self._stop_stalled_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._reads()
+        self._stop_stalled_timer()
         super().connection_lost(exc)
 
-    def _reads(self) -> None:
+    def _stop_stalled_timer(self) -> None:
         if self._stalled is not None:
             self._stalled.cancel()
             self._stalled = None

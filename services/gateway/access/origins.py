@@ -1,8 +1,8 @@
-"""Names that the gateway answers to, pages that may call it, and headers of its answers.
+"""The gateway's host names, the origins that may call it, and the headers of its responses.
 
-A page of somebody else's can be made to resolve its own name to our address (DNS rebinding): its requests then look
-like our own page's but for their `Host`. And any page can send requests here; its `Origin` gives it away. Pages that
-`http_origins` names may call by CORS: with a bearer token, never with cookies.
+A foreign site can resolve its own name to our address (DNS rebinding): its requests then differ from our own page's
+only in `Host`. Any other page can send requests here too, but its `Origin` shows that. Pages in `http_origins` may use
+CORS, with a bearer token and never with cookies.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ def values(headers: Headers, name: bytes) -> list[bytes]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Authority:
-    """A host (in lower case, IPv6 in brackets) and its port; None where it is the scheme's own."""
+    """A host (in lower case, IPv6 in brackets) and its port; None is the scheme's default."""
 
     host: str
     port: int | None
 
     @classmethod
     def parse(cls, text: bytes) -> Authority | None:
-        """Read `host[:port]`; None where it is nothing of the kind."""
+        """Parse `host[:port]`; None if it is invalid."""
         match = _AUTHORITY.fullmatch(text)
         if match is None:
             return None
@@ -54,17 +54,17 @@ class Authority:
 
 
 class Origin(StrEnum):
-    """Whose page sent a request."""
+    """The page that sent a request."""
 
     OURS = "ours"
     NAMED = "named"
     """One of `http_origins`."""
     NONE = "none"
-    """No page, or one that need not say (same-origin GET)."""
+    """No page, or a same-origin GET, which has no `Origin`."""
 
 
 class OriginPolicy:
-    """Judges `Host` and `Origin`."""
+    """Checks `Host` and `Origin`."""
 
     def __init__(self, settings: Settings) -> None:
         self._names: list[Authority] = []
@@ -79,10 +79,10 @@ class OriginPolicy:
         self._origins = {origin.rstrip("/").lower().encode() for origin in listed(settings.http_origins)}
 
     def host(self, headers: Headers, server: Sequence[object] | None) -> Authority:
-        """The host that a request is for, if it is ours. Raises Refusal.
+        """The host of a request, which must be one of ours. Raises Refusal.
 
         Args:
-            server: (address, port) at which it arrived.
+            server: (address, port) at which the request arrived.
         """
         hosts = values(headers, b"host")
         host = Authority.parse(hosts[0]) if len(hosts) == 1 else None
@@ -100,7 +100,7 @@ class OriginPolicy:
         )
 
     def origin(self, headers: Headers, host: Authority) -> Origin:
-        """Whose page sent a request to one of our hosts. Raises Refusal for a stranger's."""
+        """The page that sent a request to one of our hosts. Raises Refusal for a foreign page."""
         origins = values(headers, b"origin")
         if not origins:
             return Origin.NONE
@@ -117,7 +117,7 @@ class OriginPolicy:
 
 
 def foreign() -> Refusal:
-    """What a page that may not call is told."""
+    """The refusal of a request from a foreign page."""
     return Refusal(
         403,
         "cross-origin requests are not allowed",
@@ -145,7 +145,7 @@ _KEPT_SECONDS = 600
 
 
 def shared(headers: Headers, origin: Origin) -> list[tuple[str, str]]:
-    """What lets a named page read an answer; for others nothing, but that caches must not mix them up."""
+    """The headers that let a named page read a response; for others only `Vary`, for caches."""
     vary = ("Vary", "Origin")
     if origin is not Origin.NAMED:
         return [vary]
@@ -154,7 +154,7 @@ def shared(headers: Headers, origin: Origin) -> list[tuple[str, str]]:
 
 
 def preflight(origin: Origin) -> Response:
-    """The answer to a browser that asks whether a page may send what it wants to send. Raises Refusal."""
+    """The response to a CORS preflight request. Raises Refusal."""
     if origin is not Origin.NAMED:
         raise foreign()
     return Response(
@@ -168,7 +168,7 @@ def preflight(origin: Origin) -> Response:
 
 
 def is_preflight(method: str, headers: Headers) -> bool:
-    """Whether a request is such a question."""
+    """Whether a request is a CORS preflight."""
     return method == "OPTIONS" and bool(values(headers, b"access-control-request-method"))
 
 
@@ -187,8 +187,8 @@ ALWAYS = {
 _NOT_KEPT = (b"cache-control", b"no-store")
 
 
-class SecureAnswers:
-    """Adds them to what the application answers, its faults included; what a route sets itself stands."""
+class SecurityHeaders:
+    """Adds `ALWAYS` to all responses, errors included, unless the route has set a header itself."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -201,15 +201,15 @@ class SecureAnswers:
 
         async def answering(message: Message) -> None:
             if message["type"] == "http.response.start":
-                there = {name.lower() for name, _ in message.get("headers", ())}
-                message = _with(message, [(name, value) for name, value in required if name not in there])
+                present = {name.lower() for name, _ in message.get("headers", ())}
+                message = _with(message, [(name, value) for name, value in required if name not in present])
             await send(message)
 
         await self._app(scope, receive, answering)
 
 
 def adding(send: Send, headers: Iterable[tuple[str, str]]) -> Send:
-    """A `send` that adds headers to the answer."""
+    """A `send` that adds headers to the response."""
     more = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers]
 
     async def answering(message: Message) -> None:
@@ -219,7 +219,7 @@ def adding(send: Send, headers: Iterable[tuple[str, str]]) -> Send:
 
 
 def is_api(path: str) -> bool:
-    """Whether a path is one of the API's, never of the page's."""
+    """Whether a path belongs to the API, not to the page."""
     return path == "/api" or path.startswith("/api/")
 
 

@@ -1,1 +1,1 @@
-"""The RPCs as HTTP requests: `table` lists them, `routes` serves them, `openapi` describes them."""
+"""The RPCs as HTTP requests: `table` lists them, `answering` serves them, `openapi` describes them."""

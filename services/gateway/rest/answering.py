@@ -1,4 +1,7 @@
-"""The routes of the table: bind, call, write. An answer is JSON, or a stream of messages as server-sent events."""
+"""The routes of the table: read the request, call the RPC, write the reply.
+
+A reply is JSON, or a stream of messages as server-sent events.
+"""
 
 from __future__ import annotations
 
@@ -17,19 +20,19 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
-from services.access.roles import check_role
 from services.gateway import event_stream
-from services.gateway.event_stream import Coming
+from services.gateway.event_stream import NextItem
 from services.gateway.problems import CLIENT_GONE, Refusal, refusal_of
 from services.gateway.rest.artifacts import artifact_answer, upload_answer
-from services.gateway.rest.binding import bound, written_aside
+from services.gateway.rest.binding import message_json, read_message
 from services.gateway.rest.openapi import document_bytes
-from services.gateway.rest.table import MAX_WAIT_SECONDS, OPERATIONS, PLACES, SUBMIT, WAIT, Operation
+from services.gateway.rest.table import MAX_WAIT_SECONDS, OPERATIONS, PLACEHOLDERS, SUBMIT, WAIT, Operation
 from services.gateway.upstream import Caller, Upstream, caller_of, method
+from services.roles import check_role
 from swe_ai_fleet.domain.errors import InternalFault, InvalidRequest
 
 REFUSAL_SECONDS = 5.0
-"""How long the first message may take before the answer begins; what fails until then has an HTTP status."""
+"""The longest wait for the first message before the response starts; a failure before that gets an HTTP status."""
 _DIGITS = 6
 _PAGE_TOKEN = "page_token"  # noqa: S105  (the name of a field)
 Result = TypeVar("Result")
@@ -38,45 +41,45 @@ Result = TypeVar("Result")
 async def event_answer(
     request: Request, operation: Operation, upstream: Upstream, message: Message, caller: Caller
 ) -> Response:
-    """The stream of an operation's twin. Each event's data is a message in JSON, its name what the message carries.
+    """The messages of `operation.events` as server-sent events: the data is the JSON, the name what it carries.
 
-    A fault after the beginning is an event `problem` with the problem document.
+    An error after the first message becomes an event `problem` with the problem document.
 
     Raises:
-        grpc.aio.AioRpcError: The service refused before it began.
+        grpc.aio.AioRpcError: The service refused before its first message.
     """
-    coming = Coming(upstream.stream(method(operation.events), message, caller))
+    item = NextItem(upstream.stream(method(operation.events), message, caller))
     try:
-        await coming.settled(REFUSAL_SECONDS)
+        await item.is_ready(REFUSAL_SECONDS)
     except BaseException:
-        await coming.close()
+        await item.close()
         raise
-    return _EventAnswer(coming, request.url.path)
+    return _EventAnswer(item, request.url.path)
 
 
 class _EventAnswer(StreamingResponse):
-    def __init__(self, coming: Coming[Message], instance: str) -> None:
-        super().__init__(_body(coming, instance), headers=event_stream.HEADERS, media_type=event_stream.MEDIA_TYPE)
-        self._coming = coming
+    def __init__(self, item: NextItem[Message], instance: str) -> None:
+        super().__init__(_body(item, instance), headers=event_stream.HEADERS, media_type=event_stream.MEDIA_TYPE)
+        self._item = item
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await super().__call__(scope, receive, send)
         finally:
-            # Here and not where the body is made: a client that leaves has that cancelled over and over.
-            await self._coming.close()
+            # Not in `_body`: when the client disconnects, that generator is cancelled repeatedly.
+            await self._item.close()
 
 
-async def _body(coming: Coming[Message], instance: str) -> AsyncIterator[bytes]:
+async def _body(item: NextItem[Message], instance: str) -> AsyncIterator[bytes]:
     try:
         while True:
-            if not await coming.settled(event_stream.KEEPALIVE_SECONDS):
+            if not await item.is_ready(event_stream.KEEPALIVE_SECONDS):
                 yield event_stream.KEEPALIVE
-            elif (message := coming.take()) is None:
+            elif (message := item.take()) is None:
                 return
             else:
                 number = int(getattr(message, "sequence", 0))
-                yield event_stream.event(_name(message), await written_aside(message), number=number)
+                yield event_stream.event(_name(message), await message_json(message), number=number)
     except grpc.aio.AioRpcError as error:
         document = json.dumps(refusal_of(error).document(instance), ensure_ascii=False)
         yield event_stream.event("problem", document.encode())
@@ -90,13 +93,13 @@ def _name(message: Message) -> str:
 
 
 async def answer(request: Request, operation: Operation, upstream: Upstream) -> Response:
-    """What an operation comes to.
+    """Carry out an operation.
 
     Raises:
-        grpc.aio.AioRpcError: What the service answered where it did not do it.
-        InvalidRequest: The request is no such message.
-        PermissionDenied: It takes another role.
-        Refusal: HTTP has a status for what is wrong with it.
+        grpc.aio.AioRpcError: The service refused or failed.
+        InvalidRequest: The request does not fit the operation's message.
+        PermissionDenied: The caller's role is not enough.
+        Refusal: With the HTTP status for what is wrong with the request.
     """
     caller = caller_of(request)
     check_role(caller.principal, operation.rpc)
@@ -108,30 +111,30 @@ async def answer(request: Request, operation: Operation, upstream: Upstream) -> 
         case "waiting":
             return await _waiting(request, operation, upstream, caller)
         case "last":
-            message = await bound(request, operation)
+            message = await read_message(request, operation)
             if event_stream.wants_events(request):
                 return await event_answer(request, operation, upstream, message, caller)
             return await _unless_gone(request, _last(operation, upstream, message, caller))
         case "unary":
-            message = await bound(request, operation)
+            message = await read_message(request, operation)
             reply = await upstream.call(operation.method, message, caller, seconds=operation.seconds)
             return await reply_answer(request, operation, reply)
 
 
 async def reply_answer(request: Request, operation: Operation, reply: Message) -> Response:
-    """A reply as JSON, with `Location` and `Link` where there is something to point at."""
+    """A reply as JSON, with `Location` for what was made and `Link` for the next page."""
     headers = {"cache-control": "no-store"}
-    if operation.location and (place := _place(operation.location, reply)):
-        headers["location"] = place
-    following = str(getattr(reply, "next_page_token", ""))
-    if operation.verb == "GET" and following:
+    if operation.location and (location := _location(operation.location, reply)):
+        headers["location"] = location
+    next_token = str(getattr(reply, "next_page_token", ""))
+    if operation.verb == "GET" and next_token:
         query = [(name, text) for name, text in request.query_params.multi_items() if name != _PAGE_TOKEN]
-        headers["link"] = f'<{request.url.path}?{urlencode([*query, (_PAGE_TOKEN, following)])}>; rel="next"'
-    return Response(await written_aside(reply), operation.status, headers=headers, media_type="application/json")
+        headers["link"] = f'<{request.url.path}?{urlencode([*query, (_PAGE_TOKEN, next_token)])}>; rel="next"'
+    return Response(await message_json(reply), operation.status, headers=headers, media_type="application/json")
 
 
 async def _unless_gone(request: Request, work: Awaitable[Result]) -> Result:
-    if (result := await event_stream.while_there(work, event_stream.client_gone(request.receive))) is None:
+    if (result := await event_stream.unless_gone(work, event_stream.client_gone(request.receive))) is None:
         raise Refusal(CLIENT_GONE, "the client left")
     return result
 
@@ -143,13 +146,13 @@ async def _last(operation: Operation, upstream: Upstream, message: Message, call
     if last is None or not last.HasField(cast("Any", operation.answer)):
         raise InternalFault("the service ended without an answer")
     final = cast("Message", getattr(last, operation.answer))
-    return Response(await written_aside(final), headers={"cache-control": "no-store"}, media_type="application/json")
+    return Response(await message_json(final), headers={"cache-control": "no-store"}, media_type="application/json")
 
 
 async def _waiting(request: Request, operation: Operation, upstream: Upstream, caller: Caller) -> Response:
-    """Wait for a task's end, or for as long as the query says; then tell where it runs."""
+    """Wait for a task to end, for as long as the query allows; after that answer 202 with the execution's location."""
     seconds = _wait_seconds(request)
-    message = await bound(request, operation, own=frozenset({WAIT}))
+    message = await read_message(request, operation, own=frozenset({WAIT}))
     if event_stream.wants_events(request):
         return await event_answer(request, operation, upstream, message, caller)
     if seconds:
@@ -159,7 +162,7 @@ async def _waiting(request: Request, operation: Operation, upstream: Upstream, c
         except grpc.aio.AioRpcError as error:
             if error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:
                 raise
-    # The same task again is the same execution, which says its id at once.
+    # Submitting the same task again returns the running execution's id at once.
     submit = method(SUBMIT)
     kind = next(field.name for field in submit.input_type.fields if field.message_type == operation.method.input_type)
     task = GetMessageClass(submit.input_type)()
@@ -168,8 +171,8 @@ async def _waiting(request: Request, operation: Operation, upstream: Upstream, c
         reply = await upstream.call(submit, task, caller)
     except grpc.aio.AioRpcError as error:
         return refusal_of(error, within=f"{kind}.").answer(request.url.path)
-    headers = {"cache-control": "no-store", "location": _place(operation.location, reply)}
-    return Response(await written_aside(reply), 202, headers=headers, media_type="application/json")
+    headers = {"cache-control": "no-store", "location": _location(operation.location, reply)}
+    return Response(await message_json(reply), 202, headers=headers, media_type="application/json")
 
 
 def _wait_seconds(request: Request) -> int:
@@ -184,9 +187,9 @@ def _wait_seconds(request: Request) -> int:
     return int(text)
 
 
-def _place(template: str, reply: Message) -> str:
-    """A path of the API with the reply's fields in it; empty where one of them is empty."""
-    names = PLACES.findall(template)
+def _location(template: str, reply: Message) -> str:
+    """A path template filled in with the reply's fields; empty if one of them is empty."""
+    names = PLACEHOLDERS.findall(template)
     values = {name: quote(str(getattr(reply, name)), safe="") for name in names}
     return template.format(**values) if all(values.values()) else ""
 
@@ -195,7 +198,7 @@ DOCUMENT_PATH = "/api/openapi.json"
 
 
 def rest_routes(upstream: Upstream) -> list[BaseRoute]:
-    """A route for each path of the table, and one for the document about them."""
+    """A route for each path of the table, and one for the OpenAPI document."""
     by_path: dict[str, dict[str, Operation]] = {}
     for operation in OPERATIONS:
         by_path.setdefault(operation.path, {})[operation.verb] = operation
@@ -211,7 +214,7 @@ def rest_routes(upstream: Upstream) -> list[BaseRoute]:
 
 
 def _route(path: str, verbs: Mapping[str, Operation], upstream: Upstream) -> Route:
-    # One route for all verbs, so that the 405 for another one names them all.
+    # One route for all verbs of a path, so that a 405 lists all of them.
     async def endpoint(request: Request) -> Response:
         verb = "GET" if request.method == "HEAD" else request.method
         return await answer(request, verbs[verb], upstream)

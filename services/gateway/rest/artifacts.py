@@ -1,4 +1,4 @@
-"""Blobs in and out: artifacts to be downloaded whole, in part, or not again; bundles of repositories to be uploaded."""
+"""Downloads of artifacts, with byte ranges and ETags, and uploads of repository bundles."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from starlette.responses import Response, StreamingResponse
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from services.gateway.problems import Refusal, refusal_of
-from services.gateway.rest.binding import bound, written_aside
+from services.gateway.rest.binding import message_json, read_message
 from services.gateway.rest.reading import fill_text
 from services.gateway.rest.table import Operation
 from services.gateway.upstream import Caller, Upstream
@@ -31,7 +31,7 @@ _RANGE = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Span:
-    """The bytes from `start` on, up to but not with `end`."""
+    """The bytes from `start` to `end`, without `end`."""
 
     start: int
     end: int
@@ -42,22 +42,22 @@ class _Span:
 
 
 async def artifact_answer(request: Request, operation: Operation, upstream: Upstream, caller: Caller) -> Response:
-    """The bytes of a blob, or the part that `Range` asks for; 304 for what the client has already.
+    """The bytes of a blob, or the range that `Range` asks for; 304 if the client has the blob already.
 
     Raises:
         grpc.aio.AioRpcError: The service has no such blob.
-        Refusal: 416, the blob ends before that part.
+        Refusal: 416, the range starts after the end of the blob.
     """
-    asked = cast("pb.GetArtifactRequest", await bound(request, operation))
-    if asked.offset_bytes:
+    wanted = cast("pb.GetArtifactRequest", await read_message(request, operation))
+    if wanted.offset_bytes:
         raise InvalidRequest(
             "offset_bytes works over gRPC only", field="offset_bytes", hint="send Range: bytes=<offset>-"
         )
-    stream = _parts(upstream, operation, asked, caller)
+    stream = _parts(upstream, operation, wanted, caller)
     size = await _size(stream)
     try:
-        etag = f'"{asked.digest}"'
-        headers = _headers(asked.digest, etag)
+        etag = f'"{wanted.digest}"'
+        headers = _headers(wanted.digest, etag)
         if etag in request.headers.get("if-none-match", ""):
             await stream.aclose()
             return Response(status_code=304, headers=headers)
@@ -65,10 +65,10 @@ async def artifact_answer(request: Request, operation: Operation, upstream: Upst
         status = 200 if span is None else 206
         span = span or _Span(start=0, end=size)
         if span.start > 0:
-            # The rest alone, instead of everything before it.
+            # Ask again from the offset on, instead of reading everything before it.
             await stream.aclose()
-            asked.offset_bytes = span.start
-            stream = _parts(upstream, operation, asked, caller)
+            wanted.offset_bytes = span.start
+            stream = _parts(upstream, operation, wanted, caller)
             await _size(stream)
         if status == 206:
             headers["content-range"] = f"bytes {span.start}-{span.end - 1}/{size}"
@@ -86,7 +86,7 @@ def _headers(digest: str, etag: str) -> dict[str, str]:
     return {
         "etag": etag,
         "accept-ranges": "bytes",
-        # What it holds never changes; who may see it does.
+        # The content of a digest never changes, but who may read it can.
         "cache-control": "private, no-cache",
         "content-disposition": f'attachment; filename="{digest}"',
         "x-content-type-options": "nosniff",
@@ -94,9 +94,9 @@ def _headers(digest: str, etag: str) -> dict[str, str]:
 
 
 async def _parts(
-    upstream: Upstream, operation: Operation, asked: Message, caller: Caller
+    upstream: Upstream, operation: Operation, message: Message, caller: Caller
 ) -> AsyncGenerator[pb.GetArtifactResponse, None]:
-    stream = upstream.stream(operation.method, asked, caller, seconds=operation.seconds)
+    stream = upstream.stream(operation.method, message, caller, seconds=operation.seconds)
     async with aclosing(stream):
         async for part in stream:
             yield cast("pb.GetArtifactResponse", part)
@@ -121,7 +121,7 @@ async def _bytes(stream: AsyncGenerator[pb.GetArtifactResponse, None], length: i
 
 
 def _span(request: Request, size: int, etag: str) -> _Span | None:
-    """The one range that is asked for; None where there is none that the whole would not answer as well."""
+    """The range that the client asks for; None to send the whole blob, which is always allowed."""
     match = _RANGE.fullmatch(request.headers.get("range", "").strip().replace(" ", ""))
     if match is None or request.headers.get("if-range", etag) != etag:
         return None
@@ -146,10 +146,10 @@ def _span(request: Request, size: int, etag: str) -> _Span | None:
 
 
 async def upload_answer(request: Request, operation: Operation, upstream: Upstream, caller: Caller) -> Response:
-    """What the service calls the bundle that is the body; the query describes it.
+    """Upload the bundle in the body, which the query describes; the answer is the RepoRef that names it.
 
     Raises:
-        InvalidRequest: The query names what is no field, or the sizes differ.
+        InvalidRequest: The query has an unknown field, or its size differs from the body's.
         Refusal: 413 or 415.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -170,15 +170,15 @@ async def upload_answer(request: Request, operation: Operation, upstream: Upstre
             operation.method, _pieces(request, header, left), caller, seconds=operation.seconds
         )
     except grpc.aio.AioRpcError as error:
-        # What is in the contract's header is in our query.
+        # The fields of the RPC's header message are query parameters here.
         return refusal_of(error, within="header.").answer(request.url.path)
     except asyncio.CancelledError:
         if left.is_set():
-            # gRPC cancels a call whose requests break off; nobody cancelled this one.
+            # gRPC cancels a call when its request iterator fails; this task itself was not cancelled.
             raise ClientDisconnect from None
         raise
     return Response(
-        await written_aside(reply),
+        await message_json(reply),
         operation.status,
         headers={"cache-control": "no-store"},
         media_type="application/json",

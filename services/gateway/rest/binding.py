@@ -1,6 +1,6 @@
-"""An HTTP request as the message that its RPC takes, and messages as JSON.
+"""Reads HTTP requests into the messages of their RPCs, and writes messages as JSON.
 
-The JSON is proto3's mapping with the contract's own names, and 64-bit integers as numbers.
+The JSON is proto3's mapping with the field names of the .proto files, and 64-bit integers as numbers.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from swe_ai_fleet.contract import descriptor_of
 from swe_ai_fleet.domain.errors import InvalidRequest
 
 LARGE_BYTES = 256 * 1024
-"""Messages beyond this are written beside the loop."""
+"""Larger messages are converted in a thread."""
 
 _Convert = Callable[[Any], object]
 _REALS = (FieldDescriptor.CPPTYPE_DOUBLE, FieldDescriptor.CPPTYPE_FLOAT)
 
 
-def serialized(message: Message) -> bytes:
+def _serialized(message: Message) -> bytes:
     """The JSON of a message, in UTF-8."""
     return json.dumps(as_json(message), ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
 
 
-async def written_aside(message: Message) -> bytes:
-    """As `written`, without holding the loop up for a large one."""
-    return serialized(message) if message.ByteSize() < LARGE_BYTES else await asyncio.to_thread(serialized, message)
+async def message_json(message: Message) -> bytes:
+    """The JSON of a message, in UTF-8; a large one is written in a thread, so that it does not block the loop."""
+    return _serialized(message) if message.ByteSize() < LARGE_BYTES else await asyncio.to_thread(_serialized, message)
 
 
 def as_json(message: Message) -> dict[str, object]:
-    """A message as `json` writes it. Defaults are there; absent messages and unset optional fields are not."""
+    """A message as a JSON object. Default values are included; absent messages and unset optional fields are not."""
     fields: dict[str, object] = {}
     for name, optional, convert in _plan(descriptor_of(message)):
         if optional and not message.HasField(cast("Any", name)):
@@ -73,7 +73,7 @@ def _convert(field: FieldDescriptor) -> _Convert | None:
 
 
 def _converter(field: FieldDescriptor) -> _Convert | None:
-    """How one value is written; None: as it is."""
+    """Converts one value of a field to JSON; None: it needs no conversion."""
     if field.message_type is not None:
         return json_format.MessageToDict if field.message_type.full_name.startswith("google.protobuf.") else as_json
     if field.enum_type is not None:
@@ -93,11 +93,11 @@ def _real(value: float) -> object:
 _JSON = "application/json"
 
 
-async def bound(request: Request, operation: Operation, *, own: frozenset[str] = frozenset()) -> Message:
-    """The message that a request stands for.
+async def read_message(request: Request, operation: Operation, *, own: frozenset[str] = frozenset()) -> Message:
+    """The request message from the path, the query and the body.
 
     Args:
-        own: Names in the query that are not for the message.
+        own: Query parameters that are not fields of the message.
 
     Raises:
         InvalidRequest: Naming the field.
@@ -107,7 +107,7 @@ async def bound(request: Request, operation: Operation, *, own: frozenset[str] =
     query = [(name, text) for name, text in request.query_params.multi_items() if name not in own]
     named = {field: request.path_params[name] for name, field in operation.parameters.items()}
     if operation.has_body:
-        # The auth middleware has bounded its size.
+        # The auth middleware limits its size.
         data = await request.body()
         if data:
             _check_media_type(request)

@@ -1,6 +1,6 @@
-"""The API's document (OpenAPI 3.1), made from the table of RPCs and the descriptors.
+"""The API's document (OpenAPI 3.1), made from the table of RPCs and the protobuf descriptors.
 
-What the table does not know (streams, sessions, probes, problems) stands in `document.json`, which it is laid into.
+The parts that the table does not cover (streams, sessions, probes, problems) come from `document.json`.
 """
 
 from __future__ import annotations
@@ -35,55 +35,56 @@ _FREE_FORM: Mapping[str, Schema] = {
 }
 
 
-def kept(name: str) -> dict[str, Any]:
-    """A JSON file beside this module: what is written by hand, or the comments as they were when it was generated."""
+def load_json(name: str) -> dict[str, Any]:
+    """A JSON file of this package: the hand-written part, or the comments of the .proto files as last generated."""
     return json.loads(files("services.gateway.rest").joinpath(name).read_text(encoding="utf-8"))
 
 
 class Schemas:
-    """The components of a document: a schema for each message and enumeration that something refers to.
+    """The schemas of a document: one for each message and enumeration that something refers to.
 
-    A message that requests are made of refuses members it does not know; of one that only answers are made of, what is
-    always there is required.
+    A message that is part of a request allows no additional properties. One that is only part of answers lists as
+    required the fields that are always there.
 
     Args:
-        comments: What is said of messages, fields and enumerations, by full names.
+        comments: Of messages, fields and enumerations, by full names.
+        requests: The messages that clients send as bodies.
     """
 
     def __init__(self, comments: Mapping[str, str], requests: Iterable[Descriptor]) -> None:
         self._comments = comments
-        self._asked: set[str] = set()
-        self._found: dict[str, Schema] = {}
+        self._in_requests: set[str] = set()
+        self._schemas: dict[str, Schema] = {}
         for kind in requests:
-            self._ask(kind)
+            self._add_request(kind)
 
     @property
     def components(self) -> dict[str, Schema]:
         """Every schema that was referred to, by its name in the document."""
-        return dict(sorted(self._found.items()))
+        return dict(sorted(self._schemas.items()))
 
     def reference(self, kind: Descriptor | EnumDescriptor) -> Schema:
         """A reference to the schema of a message or an enumeration."""
         # `orchestrator.Execution` for `fleet.orchestrator.v1.Execution`.
         name = kind.full_name.removeprefix("fleet.").replace(".v1.", ".")
-        if name not in self._found:
-            # Before it is made: it may refer to itself.
-            self._found[name] = {}
+        if name not in self._schemas:
+            # Entered before it is made, because it may refer to itself.
+            self._schemas[name] = {}
             definition = self._enumeration(kind) if isinstance(kind, EnumDescriptor) else self.message(kind)
-            self._found[name].update(definition)
+            self._schemas[name].update(definition)
         return {"$ref": f"#/components/schemas/{name}"}
 
     def message(self, kind: Descriptor, *, without: Iterable[str] = ()) -> Schema:
-        """The schema of a message in place."""
+        """The schema of a message itself, not a reference to it."""
         left_out = set(without)
         fields = [field for field in kind.fields if field.name not in left_out]
         schema: Schema = {"type": "object"}
-        # A oneof of one field is only how protobuf keeps an optional one.
+        # protobuf represents an optional field as a oneof with one field.
         several = [[field.name for field in choice.fields] for choice in kind.oneofs if len(choice.fields) > 1]
         exclusive = (f"One of {', '.join(f'`{name}`' for name in names)}." for names in several)
         self._describe(schema, kind.full_name, "\n\n".join(exclusive))
         schema["properties"] = {field.name: self.field(field) for field in fields}
-        if kind.full_name in self._asked:
+        if kind.full_name in self._in_requests:
             schema["additionalProperties"] = False
             if len(kind.oneofs) == 1 and len(kind.oneofs[0].fields) == len(kind.fields) > 1:
                 schema["maxProperties"] = 1
@@ -138,17 +139,17 @@ class Schemas:
             schema["description"] = text
         return schema
 
-    def _ask(self, kind: Descriptor) -> None:
-        if kind.full_name in self._asked:
+    def _add_request(self, kind: Descriptor) -> None:
+        if kind.full_name in self._in_requests:
             return
-        self._asked.add(kind.full_name)
+        self._in_requests.add(kind.full_name)
         for field in kind.fields:
             if field.message_type is not None:
-                self._ask(field.message_type)
+                self._add_request(field.message_type)
 
 
 def _bounds(schema: Schema, field: FieldDescriptor) -> Schema:
-    """What the contract asks of a value, in JSON schema's words; of a list's entries in those of the list's items."""
+    """The bounds of a field in the .proto files as JSON Schema keywords; those of a list's entries go to `items`."""
     if (bounds := bounds_of(field)) is None:
         return {}
     bound: Schema = {}
@@ -195,8 +196,8 @@ _RANGE = {
 
 
 def document(comments: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """The document. `comments`: of the contract, by full names; None: those kept beside the code."""
-    proto_comments = kept("comments.json") if comments is None else comments
+    """The document. `comments`: of the .proto files, by full names; None: those in `comments.json`."""
+    proto_comments = load_json("comments.json") if comments is None else comments
     schemas = Schemas(proto_comments, [_input(operation) for operation in OPERATIONS if operation.has_body])
     paths: dict[str, dict[str, Any]] = {}
     for operation in OPERATIONS:
@@ -205,18 +206,18 @@ def document(comments: Mapping[str, str] | None = None) -> dict[str, Any]:
         {"name": _tag(name), "description": proto_comments.get(name, "")}
         for name in dict.fromkeys(operation.service for operation in OPERATIONS)
     ]
-    whole = kept("document.json")
+    whole = load_json("document.json")
     whole["components"]["schemas"] = schemas.components | whole["components"]["schemas"]
     return whole | {"tags": tags + whole["tags"], "paths": paths | whole["paths"]}
 
 
 def document_text(comments: Mapping[str, str] | None = None) -> str:
-    """The whole document, as it stands in docs/."""
+    """The whole document, indented, as in docs/."""
     return json.dumps(document(comments), indent=1, ensure_ascii=False) + "\n"
 
 
 def document_bytes() -> bytes:
-    """The whole document, as it is served."""
+    """The whole document, compact, as it is served."""
     return json.dumps(document(), ensure_ascii=False, separators=(",", ":")).encode()
 
 
@@ -293,8 +294,10 @@ def _responses(operation: Operation, schemas: Schemas) -> dict[str, Any]:
             "content": {"application/json": {"schema": schemas.reference(submit)}},
         }
     faults = [*_ALWAYS]
-    faults += _WITH_BODY if operation.verb == "POST" else ()
-    faults += ("416",) if operation.kind == "bytes" else ()
+    if operation.verb == "POST":
+        faults += _WITH_BODY
+    if operation.kind == "bytes":
+        faults.append("416")
     for status in sorted(faults):
         fields[status] = {"$ref": f"#/components/responses/Problem{status}"}
     return fields

@@ -1,6 +1,6 @@
-"""Requests as clients write them in JSON, paths and queries, turned into messages.
+"""Fills messages from the JSON bodies, paths and queries of requests.
 
-A value that its field cannot take is refused with the name of the place where it stands.
+A value that does not fit its field is refused with the path of the field, such as `options.roles[2]`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _REALS = (FieldDescriptor.CPPTYPE_DOUBLE, FieldDescriptor.CPPTYPE_FLOAT)
 
 
 def scalar(field: FieldDescriptor, value: object, where: str) -> object:
-    """A JSON value as a field takes it. Raises InvalidRequest, naming `where`."""
+    """A JSON value converted for a field. Raises InvalidRequest, naming `where`."""
     kind = field.cpp_type
     if kind in RANGES:
         return _integer(value, where, *RANGES[kind])
@@ -63,7 +63,7 @@ def scalar(field: FieldDescriptor, value: object, where: str) -> object:
 
 
 def from_text(field: FieldDescriptor, text: str, where: str) -> object:
-    """A text from a path or a query as a field takes it. Raises InvalidRequest, naming `where`."""
+    """A text from a path or a query converted for a field. Raises InvalidRequest, naming `where`."""
     kind = field.cpp_type
     if kind in RANGES:
         return _integer(int(text) if _INTEGER.fullmatch(text) else text, where, *RANGES[kind])
@@ -79,7 +79,7 @@ def from_text(field: FieldDescriptor, text: str, where: str) -> object:
 
 
 def _integer(value: object, where: str, least: int, most: int) -> int:
-    # JSON knows one kind of number: 3.0 is a whole one.
+    # JSON has one kind of number, so 3.0 is accepted for an integer.
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int):
@@ -90,7 +90,7 @@ def _integer(value: object, where: str, least: int, most: int) -> int:
 
 
 def finite(value: float, where: str) -> float:
-    """A number that a double can hold. Raises InvalidRequest."""
+    """The number as a finite double. Raises InvalidRequest."""
     try:
         real = float(value)
     except OverflowError:
@@ -109,7 +109,7 @@ def _bytes(value: str, where: str) -> bytes:
 
 
 def checked_text(value: str, where: str) -> str:
-    """A text that UTF-8 can hold. Raises InvalidRequest."""
+    """The text, if it can be encoded in UTF-8. Raises InvalidRequest."""
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -120,14 +120,14 @@ def checked_text(value: str, where: str) -> str:
 
 
 def shown(name: str) -> str:
-    """A name of a stranger's, short and fit to be printed."""
+    """A name from a client, shortened and safe to print."""
     if not name:
         return '""'
     short = name if len(name) <= _NAME_CHARS else f"{name[:_NAME_CHARS]}…"
     return short.encode("utf-8", "replace").decode()
 
 
-# protobuf's own tables of names fail on text that is no Unicode.
+# protobuf's own lookups by name fail on text that is not valid Unicode.
 @cache
 def _names(kind: EnumDescriptor) -> Mapping[str, int]:
     return {value.name: value.number for value in kind.values}
@@ -139,15 +139,15 @@ def _fields(kind: Descriptor) -> Mapping[str, FieldDescriptor]:
 
 
 MAX_DEPTH = 24
-"""Levels of free-form JSON inside a request; protobuf takes three of its own for each, of 100."""
+"""Levels of free-form JSON in a request. Each takes three levels of protobuf, which allows 100."""
 _FREE_FORM = "google.protobuf."
 
 
 def parsed(data: bytes) -> dict[str, object]:
-    """A JSON object as it came over the wire; nothing at all is an empty one.
+    """The JSON object in a body; an empty body is an empty object.
 
     Raises:
-        InvalidRequest: It is no JSON (the message says where), no object, or names a member twice.
+        InvalidRequest: It is not JSON (the message says where), not an object, or has a member twice.
     """
     if not data.strip():
         return {}
@@ -160,7 +160,7 @@ def parsed(data: bytes) -> dict[str, object]:
     except UnicodeDecodeError as error:
         raise InvalidRequest(f"the body is not UTF-8 at byte {error.start}", field="body") from None
     except ValueError as error:
-        # A number of thousands of digits is the other one.
+        # Besides deep nesting only a number with thousands of digits raises it.
         fault = "is nested too deeply" if "nested" in str(error) else "contains a number that is too long"
         raise InvalidRequest(f"the body {fault}", field="body") from None
     if not is_object(value):
@@ -169,10 +169,10 @@ def parsed(data: bytes) -> dict[str, object]:
 
 
 def fill(message: Message, values: Mapping[str, object], path: str = "") -> None:
-    """Set fields of a message from a JSON object; null is a field that was not given.
+    """Set fields of a message from a JSON object; null leaves a field unset.
 
     Raises:
-        InvalidRequest: Naming the field: unknown, of another type, out of range, or one too many of a oneof.
+        InvalidRequest: Naming the field: unknown, of another type, out of range, or a second one of a oneof.
     """
     fields = _fields(descriptor_of(message))
     for name, value in values.items():
@@ -181,15 +181,16 @@ def fill(message: Message, values: Mapping[str, object], path: str = "") -> None
         if field is None:
             _unknown(message, where)
         if value is not None:
-            _alone(message, field, where)
+            _check_oneof(message, field, where)
             _set(message, field, value, where)
 
 
 def fill_text(message: Message, values: Iterable[tuple[str, str]], *, given: Iterable[str] = ()) -> None:
-    """Set fields of a message from names and texts, as queries have them; dots lead into messages.
+    """Set fields of a message from the names and texts of a query; dots lead into nested messages.
 
     Args:
-        values: Names with their values; the name of a list comes once for each value.
+        values: Names with their values; the name of a list is repeated for each value.
+        given: Names that have a value already.
 
     Raises:
         InvalidRequest: Naming the field: unknown, given twice, of another type, or out of range.
@@ -203,12 +204,12 @@ def fill_text(message: Message, values: Iterable[tuple[str, str]], *, given: Ite
         if name in seen:
             raise InvalidRequest(f"{name} is given twice", field=name)
         seen.add(name)
-        _alone(target, field, name)
+        _check_oneof(target, field, name)
         setattr(target, field.name, from_text(field, text, name))
 
 
 def fill_path(message: Message, values: Mapping[str, str], body: Mapping[str, object]) -> None:
-    """Set the fields that a path names; the body may repeat them, but not contradict.
+    """Set the fields that a path names; the body may repeat them with the same value.
 
     Raises:
         InvalidRequest: Naming the field.
@@ -216,8 +217,8 @@ def fill_path(message: Message, values: Mapping[str, str], body: Mapping[str, ob
     for name, text in values.items():
         target, field = _target(message, name)
         value = from_text(field, text, name)
-        *way, last = name.split(".")
-        if mapping(body, *way).get(last) is not None and getattr(target, field.name) != value:
+        *parents, last = name.split(".")
+        if mapping(body, *parents).get(last) is not None and getattr(target, field.name) != value:
             raise InvalidRequest(
                 f"{name} differs from the one in the path", field=name, hint="leave it out of the body"
             )
@@ -225,9 +226,9 @@ def fill_path(message: Message, values: Mapping[str, str], body: Mapping[str, ob
 
 
 def _target(message: Message, name: str) -> tuple[Message, FieldDescriptor]:
-    *way, last = name.split(".")
+    *parents, last = name.split(".")
     target = message
-    for part in way:
+    for part in parents:
         inner = _fields(descriptor_of(target)).get(part)
         if inner is None or inner.message_type is None or inner.is_repeated:
             _unknown(message, shown(name))
@@ -301,7 +302,7 @@ def _check_free_form(value: object, where: str, levels: int) -> None:
         finite(value, where)
 
 
-def _alone(message: Message, field: FieldDescriptor, where: str) -> None:
+def _check_oneof(message: Message, field: FieldDescriptor, where: str) -> None:
     choice = field.containing_oneof
     other = message.WhichOneof(choice.name) if choice is not None else None
     if other is not None and other != field.name:
@@ -315,7 +316,7 @@ def _unknown(message: Message, where: str) -> NoReturn:
     )
 
 
-def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
     members = dict(pairs)
     if len(members) < len(pairs):
         names: set[str] = set()
@@ -324,7 +325,7 @@ def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
     return members
 
 
-def _constant(word: str) -> NoReturn:
+def _refuse_constant(word: str) -> NoReturn:
     raise InvalidRequest(f"the body is not JSON: {word} is not a JSON number", field="body")
 
 
@@ -332,4 +333,4 @@ def _join(path: str, name: str) -> str:
     return f"{path}.{shown(name)}" if path else shown(name)
 
 
-_DECODER = json.JSONDecoder(object_pairs_hook=_once, parse_constant=_constant)
+_DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_refuse_constant)

@@ -1,4 +1,4 @@
-"""Everything that can be asked over HTTP: a row for each RPC of the contract."""
+"""The HTTP operations: one row for each RPC."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor, MethodDescri
 from services.gateway.upstream import CALL_SECONDS, method
 
 Kind = Literal["unary", "waiting", "last", "bytes", "upload"]
-PLACES = re.compile(r"\{([a-z_]+)\}")
-"""Names in braces, in a path or a place."""
+PLACEHOLDERS = re.compile(r"\{([a-z_]+)\}")
+"""The names in braces in a path or a location."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,9 +22,9 @@ class Operation:
 
     Attributes:
         path: From `/api` on; names in braces are its parameters.
-        fields: Of path parameters, the request's fields, where they are called otherwise; dots lead into messages.
-        location: Where the thing is that was made; names in braces are fields of the reply.
-        answer: The field of the reply that alone is the answer; empty: the whole reply.
+        fields: The request's field for each path parameter that has another name; dots lead into nested messages.
+        location: The path of what the call created; names in braces are fields of the reply.
+        answer: The one field of the reply that is the answer; empty: the whole reply.
     """
 
     verb: Literal["GET", "POST", "DELETE"]
@@ -43,10 +43,10 @@ class Operation:
 
     @property
     def kind(self) -> Kind:
-        """How it is answered, as the contract says.
+        """How it is answered, from the RPC's definition.
 
-        unary: asks once. waiting: a task, whose end may be waited for or not. last: the last message of a stream is the
-        answer. bytes: a blob comes. upload: a blob goes.
+        unary: one request, one reply. waiting: a task; the client may wait for its end. last: the answer is the last
+        message of a stream. bytes: downloads a blob. upload: uploads one.
         """
         rpc = self.method
         if rpc.client_streaming:
@@ -58,12 +58,12 @@ class Operation:
 
     @property
     def events(self) -> str:
-        """The RPC whose messages are sent where events are accepted; empty where there is none."""
+        """The streaming RPC that serves clients which accept server-sent events; empty if there is none."""
         rpc = self.method
         if self.kind not in ("waiting", "last"):
             return ""
-        twins = (each for each in rpc.containing_service.methods if each.server_streaming)
-        return next((each.full_name for each in twins if each.input_type == rpc.input_type), "")
+        streaming = (each for each in rpc.containing_service.methods if each.server_streaming)
+        return next((each.full_name for each in streaming if each.input_type == rpc.input_type), "")
 
     @property
     def service(self) -> str:
@@ -71,23 +71,23 @@ class Operation:
 
     @property
     def parameters(self) -> Mapping[str, str]:
-        return {name: self.fields.get(name, name) for name in PLACES.findall(self.path)}
+        return {name: self.fields.get(name, name) for name in PLACEHOLDERS.findall(self.path)}
 
     @property
     def has_body(self) -> bool:
-        """Whether what is not in the path comes as JSON; otherwise it comes in the query."""
+        """Whether the fields that are not in the path come in a JSON body; otherwise they come in the query."""
         return self.verb == "POST" and self.kind != "upload"
 
     @property
     def id(self) -> str:
-        """Unique in the table: the RPC's own name."""
+        """The RPC's name, which is unique in the table."""
         return self.rpc.rpartition(".")[2]
 
 
 def field_of(message: Descriptor, name: str) -> FieldDescriptor:
-    """A field by its name; dots lead into messages. Raises KeyError."""
-    *way, last = name.split(".")
-    for part in way:
+    """A field by its name; dots lead into nested messages. Raises KeyError."""
+    *parents, last = name.split(".")
+    for part in parents:
         inner = message.fields_by_name[part].message_type
         if inner is None:
             raise KeyError(name)
@@ -102,14 +102,14 @@ _CONTEXT = "fleet.context.v1.ContextService"
 _PLANNING = "fleet.planning.v1.PlanningService"
 _NOTIFICATION = "fleet.notification.v1.NotificationService"
 SUBMIT = f"{_FLEET}.SubmitTask"
-"""Takes either kind of task without waiting for its end."""
+"""Submits any kind of task without waiting for its end."""
 WAIT = "wait_seconds"
-"""The name in the query that says how long to wait for a task's end."""
+"""The query parameter for how long to wait for a task's end."""
 MAX_WAIT_SECONDS = 86_400
 ELSEWHERE = frozenset({f"{_FLEET}.StreamExecution"})
-"""RPCs without a row: the events of an execution have routes of their own."""
+"""RPCs without a row: an execution's events have routes of their own in `streams`."""
 _EXECUTION = "/api/executions/{execution_id}"
-# A model works on these, with several calls.
+# These make several model calls.
 _MODEL_SECONDS = 600.0
 _HOUR = 3600.0
 
@@ -214,4 +214,4 @@ OPERATIONS: tuple[Operation, ...] = (
         _NOTIFICATION, "ListDeliveries", "GET", "/api/webhooks/{webhook_id}/deliveries", "List a webhook's deliveries"
     ),
 )
-"""In the order in which documents show them."""
+"""In the order in which the documents show them."""

@@ -1,4 +1,4 @@
-"""Executions as they happen, for HTTP: WebSockets, server-sent events, pages of events, audit chains."""
+"""An execution's events over HTTP: by WebSocket, as server-sent events, in pages, and its audit chains."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from starlette.types import Receive, Scope, Send
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from services.gateway import event_stream
 from services.gateway.access.limits import FRAMES
-from services.gateway.event_stream import Coming, while_there
-from services.gateway.streams.feeds import SETTLED_SECONDS, STREAM_EXECUTION, Feed, Feeds, Going, notice
+from services.gateway.event_stream import NextItem, unless_gone
+from services.gateway.streams.feeds import QUIET_SECONDS, STREAM_EXECUTION, Feed, Feeds, ShuttingDown, notice
 from services.gateway.streams.following import TooSlow, check_names, flag, follow, number, number_of
 from services.gateway.streams.messages import StreamMessage, json_bytes
 from services.gateway.streams.ring import Batch
@@ -36,12 +36,12 @@ _RETRY = b"retry: 2000\n\n"
 _END = b"event: end\ndata: {}\n\n"
 _BEGIN_SECONDS = 5.0
 EVENTS_PATH = "/api/executions/{execution_id}/events"
-DEFAULT_LIMIT, MOST = 200, 1_000
+DEFAULT_LIMIT, MAX_LIMIT = 200, 1_000
 PAGE_BYTES = 4 * 1024 * 1024
 
 
 class EventStream(Response):
-    """The answer that goes on until the execution ends."""
+    """Server-sent events until the execution ends."""
 
     def __init__(
         self, feeds: Feeds, execution_id: str, first: int, caller: Caller, *, text: bool, events: bool
@@ -54,71 +54,71 @@ class EventStream(Response):
         self._caller = caller
         self._text = text
         self._events = events
-        self._held = AsyncExitStack()
+        self._stack = AsyncExitStack()
         self._feed: Feed | None = None
 
-    async def begins(self) -> bool:
-        """Whether there is, or may come, anything to tell. Raises what the events cannot be had for."""
+    async def has_events(self) -> bool:
+        """Whether there are events to send, or may be some later. Raises the error that keeps them from being read."""
         watching = self._feeds.watching(self._execution_id, self._caller, text=self._text)
-        feed = self._feed = await self._held.enter_async_context(watching)
+        feed = self._feed = await self._stack.enter_async_context(watching)
         try:
             async with asyncio.timeout(_BEGIN_SECONDS):
-                while not (feed.over or feed.ring.sequence >= max(self._first, 1) or feed.settled):
-                    await feed.changed(SETTLED_SECONDS)
+                while not (feed.over or feed.ring.sequence >= max(self._first, 1) or feed.caught_up):
+                    await feed.changed(QUIET_SECONDS)
         except TimeoutError:
             return True
         except asyncio.CancelledError:
-            await self._held.aclose()
+            await self._stack.aclose()
             raise
-        nothing = feed.ended and feed.ring.sequence < self._first
-        if feed.fault is not None or nothing:
-            await self._held.aclose()
+        empty = feed.ended and feed.ring.sequence < self._first
+        if feed.fault is not None or empty:
+            await self._stack.aclose()
         if feed.fault is not None:
             raise feed.fault
-        return not nothing
+        return not empty
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async with self._held:
-            await event_stream.while_there(self._tell(send), event_stream.client_gone(receive))
+        async with self._stack:
+            await event_stream.unless_gone(self._send(send), event_stream.client_gone(receive))
 
-    async def _tell(self, send: Send) -> None:
+    async def _send(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         try:
             async for chunk in self._chunks():
-                # Whoever does not read is dropped by the server, see StalledProtocol.
+                # The server drops clients that do not read; see StalledProtocol.
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
             await send({"type": "http.response.body", "body": _END, "more_body": False})
         except TooSlow as slow:
             gap = notice(self._execution_id, "too_slow", "too slow", resume_from=slow.resume_from)
             await send({"type": "http.response.body", "body": _event(gap, False), "more_body": False})
         except (FleetError, grpc.aio.AioRpcError):
-            # The status is long sent. The connection ends without its end, so that clients come back.
+            # The status has been sent already. The stream ends without an `end` event, so that clients reconnect.
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _chunks(self) -> AsyncGenerator[bytes, None]:
         yield _RETRY
         assert self._feed is not None
-        coming = Coming(follow(self._feed, self._first, self._feeds.past))
+        item = NextItem(follow(self._feed, self._first, self._feeds.log_readers))
         try:
             while True:
-                if not await coming.settled(event_stream.KEEPALIVE_SECONDS):
+                if not await item.is_ready(event_stream.KEEPALIVE_SECONDS):
                     yield event_stream.KEEPALIVE
-                elif (batch := coming.take()) is None:
+                elif (batch := item.take()) is None:
                     return
                 else:
                     yield b"".join(_event(message, self._events) for message in batch.messages)
         finally:
-            await coming.close()
+            await item.close()
 
 
 def _event(message: StreamMessage, events: bool) -> bytes:
-    """A message as an event; line ends within JSON can only stand between its values."""
+    """A message as an event. Line breaks in JSON can only stand between values, so that they may become spaces."""
     data = message.body(events).replace(b"\r", b" ").replace(b"\n", b" ")
     return event_stream.event(message.kind, data, number=message.sequence)
 
 
 class EventsPage:
-    """Answers with a page of JSON, or with server-sent events where those are asked for."""
+    """Answers with a page of JSON, or with server-sent events if the client accepts those."""
 
     def __init__(self, feeds: Feeds) -> None:
         self._feeds = feeds
@@ -134,44 +134,45 @@ class EventsPage:
         execution_id, caller, text = request.path_params["execution_id"], caller_of(request), flag(request, "text")
         events = flag(request, "events")
         stream = EventStream(self._feeds, execution_id, first, caller, text=text, events=events)
-        # What is wrong is told by a status, so the beginning is awaited before anything is sent.
-        return stream if await stream.begins() else Response(status_code=204)
+        # Errors get a status of their own, so nothing is sent before the first events are known.
+        return stream if await stream.has_events() else Response(status_code=204)
 
     async def _page(self, request: Request) -> Response:
         check_names(request, ("from", "events", "limit"))
-        first, limit = number(request, "from", 0), number(request, "limit", DEFAULT_LIMIT, least=1, most=MOST)
+        first, limit = number(request, "from", 0), number(request, "limit", DEFAULT_LIMIT, least=1, most=MAX_LIMIT)
         events, caller = flag(request, "events", default=True), caller_of(request)
         execution_id = request.path_params["execution_id"]
         messages, size, full, ended = list[StreamMessage](), 0, False, False
         async with (
             self._feeds.watching(execution_id, caller, text=False) as feed,
-            aclosing(follow(feed, first, self._feeds.past, wait=False)) as batches,
+            aclosing(follow(feed, first, self._feeds.log_readers, wait=False)) as batches,
         ):
             try:
                 async for batch in batches:
                     for message in filter(attrgetter("sequence"), batch.messages):
                         size += message.size
                         full = full or (bool(messages) and (len(messages) >= limit or size > PAGE_BYTES))
-                        messages += [] if full else [message]
+                        if not full:
+                            messages.append(message)
                     if full:
                         break
             except TooSlow:
                 raise Unavailable("the events came faster than they could be read") from None
             ended = feed.ended and not full
-        following = messages[-1].sequence + 1 if messages else first
+        next_from = messages[-1].sequence + 1 if messages else first
         bodies = b",".join(message.body(events) for message in messages)
-        page = b'{"events":[%b],"next_from":%d,"ended":%b}' % (bodies, following, b"true" if ended else b"false")
+        page = b'{"events":[%b],"next_from":%d,"ended":%b}' % (bodies, next_from, b"true" if ended else b"false")
         return Response(page, media_type="application/json", headers={"cache-control": "no-store"})
 
 
 AUDIT_PATH = "/api/executions/{execution_id}/audit"
-DEFAULT_ENTRIES, MOST_ENTRIES = 100, 500
+DEFAULT_ENTRIES, MAX_ENTRIES = 100, 500
 _SECONDS = 120.0
 _GET_EXECUTION = method("fleet.orchestrator.v1.OrchestratorService.GetExecution")
 
 
 class Audit:
-    """Answers with verdicts, and with a page of one agent's entries where an agent is named."""
+    """Answers with the verdict on each audit chain, and with a page of one agent's entries if an agent is named."""
 
     def __init__(self, upstream: Upstream) -> None:
         self._upstream = upstream
@@ -184,12 +185,12 @@ class Audit:
         first = number(request, "from", 1)
 
         def is_shown(chained: ChainedEntry) -> bool:
-            theirs = bool(agent_id) and chained.agent_id == agent_id and run in (0, chained.run)
-            return theirs and chained.entry.seq >= first
+            of_agent = bool(agent_id) and chained.agent_id == agent_id and run in (0, chained.run)
+            return of_agent and chained.entry.seq >= first
 
-        limit = number(request, "limit", DEFAULT_ENTRIES, least=1, most=MOST_ENTRIES)
-        ask = pb.GetExecutionRequest(execution_id=execution_id)
-        answer = await self._upstream.call(_GET_EXECUTION, ask, caller)
+        limit = number(request, "limit", DEFAULT_ENTRIES, least=1, most=MAX_ENTRIES)
+        message = pb.GetExecutionRequest(execution_id=execution_id)
+        answer = await self._upstream.call(_GET_EXECUTION, message, caller)
         reply = cast("pb.GetExecutionResponse", answer)
         last, keys = reply.execution.last_sequence, PublicKeys.of(key.public_key for key in reply.audit_keys)
         chains, page, more = Chains(keys if keys.keys else None), list[ChainedEntry](), False
@@ -201,7 +202,8 @@ class Audit:
                 chained = chains.add(event)
                 if chained is not None and is_shown(chained):
                     more = more or len(page) >= limit
-                    page += [chained] if len(page) < limit else []
+                    if not more:
+                        page.append(chained)
                 if event.sequence >= last:
                     break
         document = {
@@ -216,10 +218,10 @@ class Audit:
 
 PATH = "/api/ws/executions/{execution_id}"
 SEND_SECONDS = 10.0
-"""How long a client may take to read what is sent to it at once."""
-_TELL_SECONDS = 0.5
-_HEARD_PAUSE = 0.05
-"""Between what a client says; whoever says more waits for TCP."""
+"""How long a client may take to read one batch."""
+_NOTICE_SECONDS = 0.5
+_RECEIVE_PAUSE = 0.05
+"""Between two messages of a client; a client that sends faster is slowed down by TCP."""
 _REASON_BYTES = 120
 _PING_CHARS = 200
 
@@ -228,7 +230,7 @@ class Close(IntEnum):
     """Why a WebSocket is closed."""
 
     ENDED = 1000
-    GOING = 1001
+    SHUTTING_DOWN = 1001
     INTERNAL = 1011
     TRY_LATER = 1013
     BAD_REQUEST = 4400
@@ -250,7 +252,7 @@ class WatchSocket:
     """Serves one WebSocket a call.
 
     Args:
-        send_seconds: How long a client may take to read what is sent to it at once.
+        send_seconds: How long a client may take to read one batch.
     """
 
     def __init__(self, feeds: Feeds, *, send_seconds: float = SEND_SECONDS) -> None:
@@ -259,16 +261,16 @@ class WatchSocket:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await receive()
-        # To send to who has gone is an OSError, in ASGI.
+        # In ASGI, sending to a client that has disconnected raises OSError.
         with suppress(OSError):
             await send({"type": "websocket.accept"})
-            await while_there(self._tell(HTTPConnection(scope), send), _listen(receive, send))
+            await unless_gone(self._serve(HTTPConnection(scope), send), _answer_pings(receive, send))
 
-    async def _tell(self, connection: HTTPConnection, send: Send) -> None:
+    async def _serve(self, connection: HTTPConnection, send: Send) -> None:
         try:
             check_names(connection, ("from", "events", "text"))
             await self._messages(
-                _Wire(send, connection.scope, flag(connection, "events")),
+                _BatchSender(send, connection.scope, flag(connection, "events")),
                 connection.path_params["execution_id"],
                 number(connection, "from", 0),
                 caller_of(connection),
@@ -279,35 +281,35 @@ class WatchSocket:
             code, reason = _close_of(error)
         except TooSlow as error:
             code, reason = Close.TOO_SLOW, str(error)
-        await send({"type": "websocket.close", "code": int(code), "reason": _cut(reason)})
+        await send({"type": "websocket.close", "code": int(code), "reason": _shortened(reason)})
 
     async def _messages(
-        self, wire: _Wire, execution_id: str, from_sequence: int, caller: Caller, *, text: bool
+        self, sender: _BatchSender, execution_id: str, from_sequence: int, caller: Caller, *, text: bool
     ) -> None:
         feeds = self._feeds
         async with (
             feeds.watching(execution_id, caller, text=text) as feed,
-            aclosing(follow(feed, from_sequence, feeds.past)) as batches,
+            aclosing(follow(feed, from_sequence, feeds.log_readers)) as batches,
         ):
             sent = max(from_sequence - 1, 0)
             try:
                 async for batch in batches:
                     try:
                         async with asyncio.timeout(self._send_seconds):
-                            await wire.send(batch)
+                            await sender.send(batch)
                     except TimeoutError:
                         raise TooSlow(sent + 1) from None
                     sent = batch.sequence
             except TooSlow as slow:
                 gap = notice(execution_id, "too_slow", "too slow", resume_from=slow.resume_from)
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(_TELL_SECONDS):
-                        await wire.send(Batch([gap]))
+                    async with asyncio.timeout(_NOTICE_SECONDS):
+                        await sender.send(Batch([gap]))
                 raise
 
 
-class _Wire:
-    """Sends batches, as frames made once for all where the server takes those."""
+class _BatchSender:
+    """Sends batches; if the server accepts finished frames, those are made once for all watchers."""
 
     def __init__(self, send: Send, scope: Scope, events: bool) -> None:
         self._send = send
@@ -322,13 +324,13 @@ class _Wire:
             await self._send({"type": "websocket.send", "text": message.body(self._events).decode()})
 
 
-async def _listen(receive: Receive, send: Send) -> None:
-    """Answer pings and pass over all else, until the client goes."""
+async def _answer_pings(receive: Receive, send: Send) -> None:
+    """Answer pings and ignore everything else, until the client disconnects."""
     while (message := await receive())["type"] != "websocket.disconnect":
         text = message.get("text") or ""
         if len(text) <= _PING_CHARS and json_object(text).get("type") == "ping":
             await send({"type": "websocket.send", "text": '{"type":"pong"}'})
-        await asyncio.sleep(_HEARD_PAUSE)
+        await asyncio.sleep(_RECEIVE_PAUSE)
 
 
 def _close_of(error: FleetError | grpc.aio.AioRpcError) -> tuple[Close, str]:
@@ -336,8 +338,8 @@ def _close_of(error: FleetError | grpc.aio.AioRpcError) -> tuple[Close, str]:
         code = _CLOSES.get(error.code(), Close.TRY_LATER)
         return code, error.details() or code.name
     match error:
-        case Going():
-            return Close.GOING, error.message
+        case ShuttingDown():
+            return Close.SHUTTING_DOWN, error.message
         case InvalidRequest():
             return Close.BAD_REQUEST, str(error)
         case ResourceExhausted():
@@ -348,13 +350,13 @@ def _close_of(error: FleetError | grpc.aio.AioRpcError) -> tuple[Close, str]:
             return Close.INTERNAL, error.message
 
 
-def _cut(reason: str) -> str:
-    """A reason as a close frame takes it: 123 bytes at most."""
+def _shortened(reason: str) -> str:
+    """A reason that fits into a close frame, which takes at most 123 bytes."""
     return reason.encode("utf-8", "replace")[:_REASON_BYTES].decode("utf-8", "ignore")
 
 
 def stream_routes(feeds: Feeds, *, send_seconds: float = SEND_SECONDS) -> list[BaseRoute]:
-    """What is served of feeds. `send_seconds`: how long a WebSocket's client may take to read what is sent at once."""
+    """The routes of events and audit chains. `send_seconds`: how long a WebSocket client may take to read a batch."""
     return [
         WebSocketRoute(PATH, WatchSocket(feeds, send_seconds=send_seconds)),
         Route(EVENTS_PATH, EventsPage(feeds).answer, methods=["GET"]),

@@ -1,4 +1,4 @@
-"""Feeds: each execution's messages, read from the services once for all who watch it, across outages."""
+"""Feeds: each execution's messages, read from the services once for all its watchers, across outages."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ Events = AsyncGenerator[pb.ExecutionEvent, None]
 OpenEvents = Callable[[int], Events]
 """An execution's events from a sequence number on."""
 PAUSES = (0.1, 0.3, 1.0, 2.0)
-"""Seconds before each further attempt; the last one again and again."""
+"""Seconds before each further attempt; the last one repeats."""
 OUTAGE_TIMEOUT_SECONDS = 30.0
-"""Without the services for so long, watchers are sent away."""
-LOOK_SECONDS = 0.5
+"""After an outage of this length watchers are disconnected."""
+_REACHABLE_POLL_SECONDS = 0.5
 _FINAL = frozenset(
     (
         grpc.StatusCode.NOT_FOUND,
@@ -48,16 +48,16 @@ async def steady_events(
     open_events: OpenEvents,
     *,
     reachable: Callable[[], bool] = lambda: False,
-    lost: Callable[[str], None] = lambda _: None,
-    back: Callable[[], None] = lambda: None,
+    on_lost: Callable[[str], None] = lambda _: None,
+    on_back: Callable[[], None] = lambda: None,
 ) -> Events:
     """All events of an execution, once each and in order, until it ends, across failures of the service.
 
     Args:
-        reachable: Whether the service can be reached now; a service that is back may have nothing to tell.
+        reachable: Whether the service can be reached now; a service that is back may have no new event to send.
 
     Raises:
-        grpc.aio.AioRpcError: What no other attempt can fix, such as an execution that does not exist.
+        grpc.aio.AioRpcError: An error that no other attempt can fix, such as an execution that does not exist.
         Unavailable: The service does not answer.
     """
     last, ended, loop = 0, False, asyncio.get_running_loop()
@@ -68,10 +68,10 @@ async def steady_events(
         nonlocal failing_since, pauses
         if failing_since is not None:
             failing_since, pauses = None, waits(PAUSES)
-            back()
+            on_back()
 
     while True:
-        looking = asyncio.create_task(_reached(reachable, answered)) if failing_since is not None else None
+        polling = asyncio.create_task(_await_reachable(reachable, answered)) if failing_since is not None else None
         try:
             async with aclosing(open_events(last + 1 if last else 0)) as events:
                 async for event in events:
@@ -81,7 +81,7 @@ async def steady_events(
                             continue
                         last = event.sequence
                     yield event
-                    # What people had delivered after the end comes behind it.
+                    # Deliveries that people ask for after the end follow the last event.
                     ended = ended or event.type == TERMINAL
             if ended:
                 return
@@ -95,11 +95,11 @@ async def steady_events(
                 raise
             reason = f"{error.code().name}: {error.details() or ''}"
         finally:
-            if looking is not None:
-                looking.cancel()
+            if polling is not None:
+                polling.cancel()
         if failing_since is None:
             failing_since = loop.time()
-            lost("the orchestrator does not answer")
+            on_lost("the orchestrator does not answer")
             _log.warning("watching.source_lost", reason=reason)
         pause = next(pauses)
         if loop.time() - failing_since + pause > OUTAGE_TIMEOUT_SECONDS:
@@ -107,31 +107,31 @@ async def steady_events(
         await asyncio.sleep(pause * random.uniform(0.8, 1.2))  # noqa: S311 - jitter, not a secret
 
 
-async def _reached(reachable: Callable[[], bool], answered: Callable[[], None]) -> None:
-    """Tell once the service can be reached, for as long as a stream that was just opened does not fail."""
+async def _await_reachable(reachable: Callable[[], bool], answered: Callable[[], None]) -> None:
+    """Call `answered` once the service can be reached; the stream may stay silent for long."""
     while True:
-        await asyncio.sleep(LOOK_SECONDS)
+        await asyncio.sleep(_REACHABLE_POLL_SECONDS)
         if reachable():
             answered()
             return
 
 
-SETTLED_SECONDS = 0.25
-"""Without an event for so long, what is stored is read, and what comes is new."""
-_FRESH_MS = 1_000
+QUIET_SECONDS = 0.25
+"""After this time without an event, all stored events have been read and the next ones are new."""
+_RECENT_MS = 1_000
 _YIELD_EVERY = 64
 _PAUSE_A_WATCHER = 0.0001
 _LONGEST_PAUSE = 0.1
 
 
-class Going(Unavailable):
-    """The gateway ends."""
+class ShuttingDown(Unavailable):
+    """The gateway is shutting down."""
 
 
 class Feed:
-    """Reads an execution's events, keeps the last messages of them, and wakes who waits for more.
+    """Reads an execution's events, keeps their last messages, and wakes the watchers that wait for more.
 
-    With many watchers they are woken less often, each time for more: up to a tenth of a second later. `reachable` says
+    Many watchers are woken less often, with more messages each time: up to a tenth of a second later. `reachable` says
     whether the services can be reached now.
     """
 
@@ -144,7 +144,7 @@ class Feed:
         self.fault: Exception | None = None
         self._reachable = reachable
         self._opened_ms = time.time() * 1000
-        self._fresh = False
+        self._caught_up = False
         self._loop = asyncio.get_running_loop()
         self._last_at = self._woken_at = self._loop.time()
         self._timer: asyncio.TimerHandle | None = None
@@ -153,28 +153,28 @@ class Feed:
 
     @property
     def over(self) -> bool:
-        """Whether nothing more will come: the execution has ended, or its events cannot be had."""
+        """Whether no more events will come: the execution has ended, or its events cannot be read."""
         return self.ended or self.fault is not None
 
     @property
-    def settled(self) -> bool:
-        # Every execution has a first event: without one the services have not answered yet.
-        silent = self.ring.sequence > 0 and self._loop.time() - self._last_at > SETTLED_SECONDS
-        self._fresh = self._fresh or self.over or silent
-        return self._fresh
+    def caught_up(self) -> bool:
+        """Whether all stored events have been read."""
+        # Every execution has a first event: before it the services have not answered yet.
+        quiet = self.ring.sequence > 0 and self._loop.time() - self._last_at > QUIET_SECONDS
+        self._caught_up = self._caught_up or self.over or quiet
+        return self._caught_up
 
     async def changed(self, seconds: float | None = None) -> None:
-        """Wait until there is more, or the feed is over; at most so many seconds."""
+        """Wait for more messages or the feed's end, at most for so many seconds."""
         if self.over:
             return
-        waiting = self._changed
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await waiting.wait()
+                await self._changed.wait()
 
     async def close(self) -> None:
-        """Read no more, and send away who still waits."""
-        self.fault = self.fault or (None if self.ended else Going("the gateway is shutting down"))
+        """Stop reading; watchers that still wait get ShuttingDown."""
+        self.fault = self.fault or (None if self.ended else ShuttingDown("the gateway is shutting down"))
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
         if self._timer is not None:
@@ -185,18 +185,17 @@ class Feed:
         events = steady_events(
             self.open_events,
             reachable=self._reachable,
-            lost=lambda why: self._notice(
+            on_lost=lambda why: self._notice(
                 "source_lost", f"{why}; nothing is lost; the stream continues when it answers"
             ),
-            back=lambda: self._notice("source_back", "the orchestrator answers again"),
+            on_back=lambda: self._notice("source_back", "the orchestrator answers again"),
         )
         try:
             async for event in events:
                 self.ring.add(fold.of(event))
                 self._last_at = self._loop.time()
-                # While the past is read, this says nothing of the present.
-                self._fresh = self._fresh or event.at_ms >= self._opened_ms - _FRESH_MS
-                self._published()
+                self._caught_up = self._caught_up or event.at_ms >= self._opened_ms - _RECENT_MS
+                self._schedule_wake()
                 count += 1
                 if count % _YIELD_EVERY == 0:
                     await asyncio.sleep(0)
@@ -204,7 +203,7 @@ class Feed:
         except (grpc.aio.AioRpcError, FleetError) as error:
             self.fault = error
         except Exception:  # noqa: BLE001 - the edge of a background task
-            # Nobody waits for this task, so it is told here.
+            # Nothing awaits this task, so the error is logged here.
             _log.exception("watching.feed_failed", execution_id=self.execution_id)
             self.fault = InternalFault("the events cannot be read")
         finally:
@@ -213,9 +212,9 @@ class Feed:
 
     def _notice(self, code: str, message: str) -> None:
         self.ring.add(notice(self.execution_id, code, message))
-        self._published()
+        self._schedule_wake()
 
-    def _published(self) -> None:
+    def _schedule_wake(self) -> None:
         if self._timer is not None:
             return
         due = self._woken_at + min(_LONGEST_PAUSE, _PAUSE_A_WATCHER * self.watchers) - self._loop.time()
@@ -232,7 +231,7 @@ class Feed:
 
 
 def notice(execution_id: str, code: str, message: str, *, resume_from: int | None = None) -> StreamMessage:
-    """What the gateway itself has to say; it has no place in the log, and so no sequence."""
+    """A message of the gateway itself. It is not in the log, so it has no sequence number."""
     fields: dict[str, object] = {"code": code, "message": message}
     if resume_from is not None:
         fields["resume_from"] = resume_from
@@ -243,43 +242,44 @@ FEED_BYTES = 4 * 1024 * 1024
 ALL_FEEDS_BYTES = 96 * 1024 * 1024
 LEAST_FEED_BYTES = 256 * 1024
 LINGER_SECONDS = 5.0
-READERS_OF_THE_PAST = 32
+MAX_LOG_READERS = 32
+"""Watchers that may read events again that their feed has dropped, at once."""
 STREAM_EXECUTION = method("fleet.orchestrator.v1.OrchestratorService.StreamExecution")
 
 Key = tuple[str, bool, bytes]
-"""Whose events, whether models are heard, and a digest of what the services are shown."""
+"""The execution, whether with the models' live text, and a digest of the caller's token."""
 
 
 class Feeds:
-    """A feed for each execution that somebody watches, shared by all who do, ended some seconds after the last.
+    """One feed for each execution that is watched, shared by its watchers.
 
     Args:
         linger: Seconds that a feed outlives its last watcher.
     """
 
     def __init__(self, upstream: Upstream, *, max_watchers: int, linger: float = LINGER_SECONDS) -> None:
-        self.past = asyncio.Semaphore(READERS_OF_THE_PAST)
+        self.log_readers = asyncio.Semaphore(MAX_LOG_READERS)
         self.watchers = 0
         self.upstream = upstream
         self._max_watchers = max_watchers
         self._linger = linger
         self._feeds: dict[Key, Feed] = {}
         self._ending: set[asyncio.Task[None]] = set()
-        self._going = False
+        self._closing = False
 
     @property
     def size(self) -> int:
-        """Bytes that all feeds hold, about."""
+        """Bytes that all feeds hold, approximately."""
         return sum(feed.ring.size for feed in self._feeds.values())
 
     @asynccontextmanager
     async def watching(self, execution_id: str, caller: Caller, *, text: bool) -> AsyncGenerator[Feed]:
-        """The feed of an execution, for one watcher. Raises ResourceExhausted, Going.
+        """The feed of an execution, for one watcher. Raises ResourceExhausted, ShuttingDown.
 
-        Only watchers who show the services the same share it: to everybody else those decide what it may see.
+        Only watchers with the same token share it, because the services decide by the token what a caller may see.
         """
-        if self._going:
-            raise Going("the gateway is shutting down")
+        if self._closing:
+            raise ShuttingDown("the gateway is shutting down")
         if self.watchers >= self._max_watchers:
             raise ResourceExhausted(
                 f"{self.watchers} clients watch already; no more are allowed",
@@ -289,8 +289,8 @@ class Feeds:
         key = (execution_id, text, hashlib.sha256(caller.token.encode()).digest())
         feed = self._feeds.get(key)
         if feed is None or feed.fault is not None:
-            opened = self._events(execution_id, caller, text=text)
-            feed = self._feeds[key] = Feed(execution_id, opened, Ring(self._room), self._reachable)
+            open_events = self._open_events(execution_id, caller, text=text)
+            feed = self._feeds[key] = Feed(execution_id, open_events, Ring(self._max_feed_bytes), self._reachable)
             for other in self._feeds.values():
                 other.ring.trim()
         self.watchers += 1
@@ -306,8 +306,8 @@ class Feeds:
                 ending.add_done_callback(self._ending.discard)
 
     async def close(self) -> None:
-        """End every feed; who still watches is sent away."""
-        self._going = True
+        """Close every feed; watchers get ShuttingDown."""
+        self._closing = True
         for ending in list(self._ending):
             ending.cancel()
         await asyncio.gather(*self._ending, *(feed.close() for feed in self._feeds.values()), return_exceptions=True)
@@ -321,16 +321,16 @@ class Feeds:
             del self._feeds[key]
         await feed.close()
 
-    def _room(self) -> int:
-        """Bytes that one feed may hold: less the more there are."""
+    def _max_feed_bytes(self) -> int:
+        """Bytes that one feed may hold: the more feeds, the fewer."""
         return max(LEAST_FEED_BYTES, min(FEED_BYTES, ALL_FEEDS_BYTES // max(1, len(self._feeds))))
 
     def _reachable(self) -> bool:
         return self.upstream.orchestrator.get_state() is grpc.ChannelConnectivity.READY
 
-    def _events(self, execution_id: str, caller: Caller, *, text: bool) -> OpenEvents:
-        def opened(first: int) -> Events:
+    def _open_events(self, execution_id: str, caller: Caller, *, text: bool) -> OpenEvents:
+        def open_events(first: int) -> Events:
             request = pb.StreamExecutionRequest(execution_id=execution_id, from_sequence=first, include_text=text)
             return cast("Events", self.upstream.stream(STREAM_EXECUTION, request, caller))
 
-        return opened
+        return open_events

@@ -1,6 +1,6 @@
-"""One watcher's way through an execution's messages: from where it wants to begin, without gap or repetition.
+"""One watcher's messages of an execution: from the sequence number it asks for, without gap or repetition.
 
-The parameters with which it asks are checked first; a fault names the parameter.
+Also checks the query parameters of watchers; errors name the parameter.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from contextlib import aclosing
 
 from starlette.requests import HTTPConnection
 
-from services.gateway.streams.feeds import SETTLED_SECONDS, Feed, steady_events
+from services.gateway.streams.feeds import QUIET_SECONDS, Feed, steady_events
 from services.gateway.streams.messages import Messages, StreamMessage
 from services.gateway.streams.ring import BATCH_BYTES, BATCH_MESSAGES, Batch
 from swe_ai_fleet.domain.errors import InvalidRequest
@@ -21,7 +21,7 @@ _YES_NO = {"1": True, "true": True, "0": False, "false": False}
 
 
 def check_names(connection: HTTPConnection, known: Sequence[str]) -> None:
-    """Raises InvalidRequest naming a parameter that there is not, or that is given twice."""
+    """Raises InvalidRequest naming a query parameter that is unknown or given twice."""
     names = [name for name, _ in connection.query_params.multi_items()]
     for name in names:
         if name not in known:
@@ -33,20 +33,20 @@ def check_names(connection: HTTPConnection, known: Sequence[str]) -> None:
 
 
 def number(connection: HTTPConnection, name: str, default: int, *, least: int = 0, most: int = MAX_SEQUENCE) -> int:
-    """A whole number of the query. Raises InvalidRequest."""
+    """A query parameter as a whole number. Raises InvalidRequest."""
     text = connection.query_params.get(name)
     return default if text is None else number_of(text, name, least=least, most=most)
 
 
 def number_of(text: str, name: str, *, least: int = 0, most: int = MAX_SEQUENCE) -> int:
-    """The whole number that a text is. Raises InvalidRequest."""
+    """A text as a whole number. Raises InvalidRequest."""
     if not (text.isascii() and text.isdigit() and len(text) <= len(str(MAX_SEQUENCE)) and least <= int(text) <= most):
         raise InvalidRequest(f"{name} is {text[:40]!r}", field=name, hint=f"a whole number from {least} to {most}")
     return int(text)
 
 
 def flag(connection: HTTPConnection, name: str, default: bool = False) -> bool:
-    """A yes or no of the query. Raises InvalidRequest."""
+    """A query parameter as a boolean. Raises InvalidRequest."""
     text = connection.query_params.get(name)
     if text is None:
         return default
@@ -56,7 +56,7 @@ def flag(connection: HTTPConnection, name: str, default: bool = False) -> bool:
 
 
 class TooSlow(Exception):
-    """A watcher that did not keep up; `resume_from` is the number that it may go on from."""
+    """A watcher did not keep up; `resume_from` is the sequence number from which it may continue."""
 
     def __init__(self, resume_from: int) -> None:
         super().__init__(f"too slow; resume with from={resume_from}")
@@ -64,34 +64,34 @@ class TooSlow(Exception):
 
 
 async def follow(
-    feed: Feed, from_sequence: int, past: asyncio.Semaphore, *, wait: bool = True
+    feed: Feed, from_sequence: int, log_readers: asyncio.Semaphore, *, wait: bool = True
 ) -> AsyncGenerator[Batch, None]:
     """Messages from a sequence number on until the execution ends.
 
-    What the feed has no more is read again from the services. Who has once been at the present and then falls behind
-    what the feed keeps is too slow.
+    Messages that the feed has dropped are read again from the services, until the watcher has caught up once.
 
     Args:
         from_sequence: The first number wanted; 0: all of them.
-        wait: Whether to wait for what has not happened yet.
+        log_readers: Limits how many watchers read dropped messages at once.
+        wait: Whether to wait for new events.
 
     Raises:
-        TooSlow: See above.
-        grpc.aio.AioRpcError, FleetError: The events cannot be had.
+        TooSlow: The watcher had caught up, and the feed has dropped messages that it did not read since.
+        grpc.aio.AioRpcError, FleetError: The events cannot be read.
     """
-    sequence, present = max(from_sequence - 1, 0), False
+    sequence, caught_up = max(from_sequence - 1, 0), False
     position: int | None = None
     while True:
         if position is None or position < feed.ring.start:
             if feed.ring.find(sequence) is None:
-                if present:
+                if caught_up:
                     raise TooSlow(sequence + 1)
-                async with past, aclosing(_past(feed, sequence)) as batches:
+                async with log_readers, aclosing(_from_log(feed, sequence)) as batches:
                     async for batch in batches:
                         sequence = batch.sequence
                         yield batch
                 continue
-            # Until the feed has come to where this watcher stands, there is nothing new for it.
+            # None until the feed has read as far as this watcher has.
             position = feed.ring.find(sequence) if feed.ring.sequence >= sequence else None
         if position is not None:
             batch = feed.ring.batch(position, sequence)
@@ -101,14 +101,14 @@ async def follow(
                 continue
         if feed.fault is not None:
             raise feed.fault
-        if feed.ended or (not wait and feed.settled):
+        if feed.ended or (not wait and feed.caught_up):
             return
-        present = present or feed.settled
-        await feed.changed(None if wait and present else SETTLED_SECONDS)
+        caught_up = caught_up or feed.caught_up
+        await feed.changed(None if wait and caught_up else QUIET_SECONDS)
 
 
-async def _past(feed: Feed, sequence: int) -> AsyncGenerator[Batch, None]:
-    """What came behind an event, up to where the feed can go on."""
+async def _from_log(feed: Feed, sequence: int) -> AsyncGenerator[Batch, None]:
+    """The messages after an event, read from the services, up to a point from which the feed has all the others."""
     fold, messages, size = Messages(), list[StreamMessage](), 0
     async with aclosing(steady_events(feed.open_events)) as events:
         async for event in events:
@@ -119,16 +119,17 @@ async def _past(feed: Feed, sequence: int) -> AsyncGenerator[Batch, None]:
                 continue
             messages.append(message)
             size += message.size
-            joins = _joins(feed, message.sequence)
+            joins = _can_join(feed, message.sequence)
             if joins or size > BATCH_BYTES or len(messages) >= BATCH_MESSAGES:
                 yield Batch(messages)
                 messages, size = [], 0
-            if joins and _joins(feed, message.sequence):
+            # Again, because the feed may have dropped messages during the yield.
+            if joins and _can_join(feed, message.sequence):
                 return
     if messages:
         yield Batch(messages)
 
 
-def _joins(feed: Feed, sequence: int) -> bool:
-    """Whether a watcher that has this event can go on with the feed, and is not at once left behind by it."""
-    return feed.ring.find(sequence) is not None and (feed.settled or sequence >= feed.ring.sequence)
+def _can_join(feed: Feed, sequence: int) -> bool:
+    """Whether a watcher that has this event can continue with the feed without falling behind at once."""
+    return feed.ring.find(sequence) is not None and (feed.caught_up or sequence >= feed.ring.sequence)

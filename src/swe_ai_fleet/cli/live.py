@@ -23,7 +23,8 @@ from swe_ai_fleet.cli.tables import plain_table
 from swe_ai_fleet.domain.event import EXECUTION_SUBJECT, StoredEvent
 from swe_ai_fleet.domain.execution import ExecutionState, RunningChecks, advance
 from swe_ai_fleet.domain.run import AgentProgress
-from swe_ai_fleet.watching.events import moment, stored_event
+from swe_ai_fleet.domain.text import iso_time
+from swe_ai_fleet.watching.events import stored_event
 from swe_ai_fleet.watching.narration import BASELINE, REPOSITORY_TESTS, narrate
 from swe_ai_fleet.watching.text import one_line
 
@@ -207,7 +208,7 @@ def event_document(event: pb.ExecutionEvent) -> dict[str, object]:
         "task_id": event.task_id,
         "agent_id": event.agent_id,
         "type": event.type,
-        "at": moment(event.at_ms),
+        "at": iso_time(event.at_ms),
         "payload": json.loads(event.payload_json),
     }
 

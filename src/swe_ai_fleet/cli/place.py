@@ -15,7 +15,7 @@ from swe_ai_fleet.cli.client import START_HINT, FleetClient, connect
 from swe_ai_fleet.cli.screen import CommandFault, Exit, Screen, fault_of
 from swe_ai_fleet.domain.errors import FleetError, PreconditionFailed
 from swe_ai_fleet.domain.json_values import string
-from swe_ai_fleet.runtime.channels import FleetAddress, find_place, read_card, running_place
+from swe_ai_fleet.runtime.channels import FleetAddress, find_fleet, read_card, running_fleet
 
 if TYPE_CHECKING:
     from services.orchestrator.main import RunningFleet
@@ -28,14 +28,14 @@ async def fleet_client(
     settings: Settings | ClientSettings, *, server: str, token: str
 ) -> AsyncGenerator[FleetClient, None]:
     """A client of a running fleet. Raises CommandFault where there is none."""
-    place = _there(find_place(settings, server=server, token=token), settings)
+    place = _there(find_fleet(settings, server=server, token=token), settings)
     async with connect(place.address, place.token, tls=place.tls) as client:
         yield client
 
 
 def home_fleet(settings: Settings) -> FleetAddress:
     """The fleet that runs on the home. Raises CommandFault where none does."""
-    return _there(running_place(settings.home), settings)
+    return _there(running_fleet(settings.home), settings)
 
 
 class LocalFleet(AbstractAsyncContextManager[FleetClient]):
@@ -52,10 +52,10 @@ class LocalFleet(AbstractAsyncContextManager[FleetClient]):
     @property
     def runs(self) -> bool:
         """Whether one runs there already, and goes on without us."""
-        return running_place(self._settings.home) is not None
+        return running_fleet(self._settings.home) is not None
 
     async def __aenter__(self) -> FleetClient:
-        place = running_place(self._settings.home)
+        place = running_fleet(self._settings.home)
         if place is None:
             return await self._stack.enter_async_context(self._started())
         self._screen.note(f"attached to the fleet at {place.address} (process {place.pid})")

@@ -170,13 +170,15 @@ def transport(settings: Settings) -> list[DoctorFinding]:
 
 def ways(settings: Settings, server: str) -> list[DoctorFinding]:
     """The services elsewhere to which tokens go so that others can read them."""
-    from swe_ai_fleet.runtime.channels import in_the_clear, is_here
+    from swe_ai_fleet.runtime.channels import is_local, sends_token_unprotected
 
     called = dict.fromkeys(url for url in (server, settings.orchestrator_url, settings.context_url) if url)
-    clear_addresses = {url: "FLEET_TLS_CA, or grpcs:// before it" for url in called if in_the_clear(settings, url)}
+    clear_addresses = {
+        url: "FLEET_TLS_CA, or grpcs:// before it" for url in called if sends_token_unprotected(settings, url)
+    }
     if settings.nats_token and not settings.nats_nkey_file and settings.nats_ca is None and settings.nats_cert is None:
         nats_urls = [urlsplit(url if "://" in url else f"nats://{url}") for url in listed(settings.nats_url)]
-        open_to_all = [url for url in nats_urls if url.scheme == "nats" and not is_here(url.hostname or "")]
+        open_to_all = [url for url in nats_urls if url.scheme == "nats" and not is_local(url.hostname or "")]
         clear_addresses |= {
             f"nats://{url.netloc.rpartition('@')[2]}": "tls:// and FLEET_NATS_CA" for url in open_to_all
         }

@@ -16,7 +16,7 @@ from swe_ai_fleet.cli.options import Json, option
 from swe_ai_fleet.cli.place import home_fleet, started_fleet
 from swe_ai_fleet.cli.screen import CommandFault, Exit, Interrupts, Screen, fault_of, interrupts
 from swe_ai_fleet.domain.errors import FleetError
-from swe_ai_fleet.runtime.channels import running_place
+from swe_ai_fleet.runtime.channels import running_fleet
 from swe_ai_fleet.runtime.model_servers import model_endpoints, shown_url
 from swe_ai_fleet.runtime.private_files import write_private
 from swe_ai_fleet.runtime.vllm_command import VLLMOrder, vllm_interpreter
@@ -81,7 +81,7 @@ async def serve(screen: Screen, settings: Settings, vllm: VLLMOrder | None = Non
 
     With an order for vLLM its server comes first and goes last, so that no agent outlives it.
     """
-    running = running_place(settings.home)
+    running = running_fleet(settings.home)
     if running is not None:
         raise CommandFault(
             f"a fleet runs on {settings.home} already: {running.address}, process {running.pid}",

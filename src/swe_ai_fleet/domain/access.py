@@ -15,9 +15,9 @@ _STRICTER = (ApprovalPolicy.NONE, ApprovalPolicy.PLAN, ApprovalPolicy.RISKY, App
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredPiece:
-    """Something that was stored for a tenant: `bytes` since `at` (seconds since 1970), told at position `sequence`.
+    """Something stored for a tenant: `bytes` since `at` (seconds since 1970), reported at position `sequence`.
 
-    A `place` is one whose content is replaced by the next piece there (with 0 bytes it is given back); empty: it stays
+    A piece with a `place` replaces the one before it there (0 bytes: the place is empty again); without one it stays
     until it is too old.
     """
 
@@ -29,7 +29,7 @@ class StoredPiece:
 
 
 class AccessRole(StrEnum):
-    """What somebody may do inside a tenant. Everybody with a role may look.
+    """What a caller may do inside a tenant. Every role includes reading.
 
     SERVICE is for processes of the fleet itself, which call on behalf of others and name the tenant.
     """
@@ -43,13 +43,13 @@ class AccessRole(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Principal:
-    """Who makes a call, once it is known.
+    """An authenticated caller.
 
     Attributes:
-        tenant: Whose executions, memories and workspaces they reach; never another's.
-        name: Who they are, as their token or certificate says; empty where one token is everybody's.
+        tenant: The only tenant whose executions, memories and workspaces they reach.
+        name: Their name by token or certificate; empty where everybody shares one token.
         roles: What they may do.
-        sole: Whether the fleet has one token for everybody, so that submitters and approvers cannot be told apart.
+        sole: Whether everybody shares one token, so that submitters and approvers cannot be told apart.
     """
 
     tenant: str
@@ -58,14 +58,14 @@ class Principal:
     sole: bool = False
 
     def may(self, role: AccessRole) -> bool:
-        """Whether they may do what takes a role: an admin all that people may, everybody with a role may look."""
+        """Whether they have the rights of a role: an admin has those of all people, everybody with a role may read."""
         if role is AccessRole.SERVICE:
             return role in self.roles
         return role in self.roles or AccessRole.ADMIN in self.roles or (role is AccessRole.VIEWER and bool(self.roles))
 
 
 SOLE = Principal(tenant=DEFAULT_TENANT, roles=frozenset(AccessRole), sole=True)
-"""Whoever shows the one token of a fleet that has no file of tenants."""
+"""The caller with the only token of a fleet without a file of tenants."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,9 +76,9 @@ class Quota:
         agents: Agents that run at the same time.
         tokens_per_day: Prompt and completion tokens from midnight UTC on.
         queued: Executions that wait.
-        queue_share: Of the fleet's agents while others wait too, 0 to 1; 0: as much as every other tenant.
-        storage_bytes: What is kept for it in NATS: events, blobs with uploads and checkpoints, results; and, by itself,
-            what the context service keeps.
+        queue_share: Share of the fleet's agents while others wait too, 0 to 1; 0: as much as every other tenant.
+        storage_bytes: What is stored for it in NATS: events, blobs with uploads and checkpoints, results. The same
+            limit holds once more for the data of the context service.
     """
 
     agents: int = 0
@@ -90,18 +90,20 @@ class Quota:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TenantRules:
-    """What holds for a tenant whatever its callers ask for.
+    """Rules of a tenant, which requests cannot relax.
 
     Attributes:
         tenant: Its name: 1 to 63 of a-z, 0-9 and '-', beginning with a letter.
         quota: What it may use.
-        approval: The least that people approve of its tasks; a caller may ask for more.
-        require_verified: Whether only what evidence verifies may win; a caller may ask for it, too.
-        default_repository: What tasks without a repository work on, a path or a URL; empty: they are refused.
-        model_patience_seconds: How long its runs wait while no model server serves; None: as the installation says.
-        agent_endpoints: Where its admins may register agents that others run: host:port patterns; within the fleet's.
+        approval: The least approval policy of its tasks; a caller may ask for a stricter one.
+        require_verified: Whether only verified candidates may win; a caller may require that, too.
+        default_repository: The path or URL for tasks without a repository; empty: they are refused.
+        model_patience_seconds: How long its runs wait while no model server is available; None: the installation's
+            default.
+        agent_endpoints: Where its admins may register external agents: host:port patterns, within the fleet's.
         harnesses: Those of the installation that its tasks may use; None: all.
-        retention_days: How long executions are kept once they have ended, with all that came of them; 0: as events are.
+        retention_days: How long executions and their results are kept after the end; 0: as long as the log keeps
+            events.
     """
 
     tenant: str
@@ -115,5 +117,5 @@ class TenantRules:
     retention_days: int = 0
 
     def approval_for(self, asked: ApprovalPolicy) -> ApprovalPolicy:
-        """What people approve of a task whose caller asked for this: whichever asks for more."""
+        """The policy of a task whose caller asked for this one: the stricter of the two."""
         return max(asked, self.approval, key=_STRICTER.index)

@@ -1,4 +1,4 @@
-"""What a person is asked before an agent goes on, and what they answer."""
+"""Approvals: requests of agents to people, and their decisions."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class ApprovalDecision(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryFindings:
-    """What memory was asked by an agent, and what it knows; all searches together. Untrusted text, masked.
+    """The results of all memory searches of an agent together. Untrusted text, masked.
 
-    `coverage` is the share, in percent, of what was asked that it knows; `gaps` are the others. `content` holds the
-    passages, each behind its source; `sources` name them.
+    `coverage` is the percentage of the questions that memory can answer; `gaps` are the other questions. `content`
+    holds the passages, each after its source; `sources` names the sources.
     """
 
     coverage: float = 100.0
@@ -35,12 +35,12 @@ class MemoryFindings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApprovalRequest:
-    """One thing to be decided. Everything but the ids and times is untrusted text, masked.
+    """One request for a decision. Everything but the ids and times is untrusted text, masked.
 
-    `approach` is the plan, or the call in words; `call` is the tool call it is about (`propose_approach` for a plan);
-    `reasons` say why it counts as risky; `memory` is what searching gave so far, as the agent
-    was told it, and `memory_results` the same in parts (None: nothing was asked); `diff` is the workspace's so far,
-    whole in `diff_ref` where it was cut. Times are ISO 8601, UTC.
+    `approach` is the plan, or the call in words; `call` is the tool call (`propose_approach` for a plan);
+    `reasons` say why it counts as risky; `memory` has the memory searches so far, as the agent saw their results, and
+    `memory_results` the same in parts (None: there was no search); `diff` is the workspace's so far, complete in
+    `diff_ref` where it was cut. Times are ISO 8601, UTC.
     """
 
     approval_id: str
@@ -61,10 +61,9 @@ class ApprovalRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApprovalResolution:
-    """What was decided, by whom, and why. `caller` is who authenticated, `approver` whom they named.
+    """A decision, who made it, and why. `caller` is the authenticated name, `approver` the name that they gave.
 
-    A request that nobody answered in time is rejected by `time-out`. `limits` are those of the search for another
-    approach to a plan.
+    An expired request is rejected by `time-out`. `limits` are those of the search for another approach to a plan.
     """
 
     approval_id: str

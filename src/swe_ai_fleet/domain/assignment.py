@@ -1,4 +1,4 @@
-"""Assignments: what can be asked of a fleet, each with the type of its result."""
+"""Assignments: the kinds of work that a process of the fleet does, each with the type of its result."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ R_co = TypeVar("R_co", covariant=True)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What an agent answered: untrusted text. `error` says why it is not one that can be built upon.
+    """An agent's answer: untrusted text. `error` says why it cannot be used.
 
-    `tools` are the names of what it called, in order.
+    `tools` are the names of the tools that it called, in order.
     """
 
     text: str
@@ -57,7 +57,7 @@ class AssignmentKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment(Generic[R_co]):
-    """Something that a process of the fleet does for an execution. What comes back is of the type `gives`."""
+    """Work that a process of the fleet does for an execution. Its result has the type `gives`."""
 
     kind: ClassVar[AssignmentKind]
     gives: ClassVar[Any]
@@ -68,32 +68,32 @@ class Assignment(Generic[R_co]):
 
     @property
     def ids(self) -> dict[str, str]:
-        """What log lines about it name."""
-        whose = self.agent_id if isinstance(self, RecordedAssignment) else ""
-        return {"tenant": self.task.tenant, "execution_id": self.execution_id} | ({"agent_id": whose} if whose else {})
+        """The fields of log lines about it."""
+        agent_id = {"agent_id": self.agent_id} if isinstance(self, RecordedAssignment) else {}
+        return {"tenant": self.task.tenant, "execution_id": self.execution_id} | agent_id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedAssignment(Assignment[R_co]):
-    """One with a run of its own in the log, under `agent_id`; `generation` grows with every take-over of that run."""
+    """An assignment with its own run in the log, under `agent_id`; each takeover of the run increases `generation`."""
 
     agent_id: str
     generation: int = 1
 
     @property
     def resumes(self) -> bool:
-        """Whether the run goes on from its log, or begins anew."""
+        """Whether the run continues from its log, or starts from the beginning."""
         return self.generation > 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodingAssignment(RecordedAssignment[Candidate]):
-    """One agent run to carry out.
+    """One agent run that solves the task.
 
-    With `resume` it goes on where its events in the log leave off. `author_id` is the council's agent that does it
-    (empty: `agent_id` itself); with a `revision` it starts from its own earlier candidate and what peers said of it.
+    With `resume` it continues where its events in the log end. `author_id` is the council's agent that does it
+    (empty: `agent_id` itself); with a `revision` it starts from its own earlier candidate and the peers' critiques.
     `background` is the context that was gathered for the task: untrusted text, the same for all candidates. No
-    checkpoint of more than `checkpoint_bytes` is stored (None: what the host allows).
+    checkpoint of more than `checkpoint_bytes` is stored (None: the host's limit).
     """
 
     kind = AssignmentKind.RUN
@@ -109,13 +109,13 @@ class CodingAssignment(RecordedAssignment[Candidate]):
 
     @property
     def resumes(self) -> bool:
-        """Whether the run goes on from its log, or begins anew."""
+        """Whether the run continues from its log, or starts from the beginning."""
         return self.resume
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opening:
-    """What an agent begins with: its first two messages, the operations it is shown, a line each, and its model."""
+    """The start of an agent's conversation: its first two messages, a line for each operation, and its model."""
 
     system: str
     task: str
@@ -125,7 +125,7 @@ class Opening:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpeningAssignment(Assignment[Opening]):
-    """To say what an agent that worked on a task would begin with: nobody is asked, nothing is recorded."""
+    """Shows how an agent's conversation about a task would start, without calling a model or recording anything."""
 
     kind = AssignmentKind.OPENING
     gives = Opening
@@ -139,7 +139,7 @@ class OpeningAssignment(Assignment[Opening]):
 class CheckAssignment(Assignment[CheckReport]):
     """Checks to run. Without a patch the repository's own commit is checked (a delivered branch).
 
-    What failed on the `baseline` commit already does not count; with a patch that is the repository's own.
+    Failures that the `baseline` commit already has do not count; with a patch the baseline is the repository's commit.
     """
 
     kind = AssignmentKind.CHECK
@@ -172,9 +172,9 @@ class Examinee:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExamineAssignment(Assignment[Examination]):
-    """The tests of each of these candidates to be run on the sources of the others, the best candidates first.
+    """Runs the tests of each of these candidates on the sources of the others, the best candidates first.
 
-    The probes of `requirements` run on the sources of all; without any candidate, on the untouched commit.
+    The probes of `requirements` run on all sources; without candidates on the untouched commit.
     """
 
     kind = AssignmentKind.EXAMINE
@@ -189,9 +189,9 @@ class ExamineAssignment(Assignment[Examination]):
 class Subject:
     """A candidate under review, with its evidence.
 
-    With an `earlier` critique of its author's work by the same reviewer it is what the author handed in after that, and
-    its summary is the author's answer. A `settled` one is not reviewed again: that critique stands, and the candidate
-    only has a place in the reviewer's order.
+    With an `earlier` critique by the same reviewer it is the author's revision after that critique, and its summary is
+    the author's answer. A `settled` candidate is not reviewed again: the earlier critique remains, and the candidate is
+    only shown for the reviewer's order of preference.
     """
 
     candidate: Candidate
@@ -202,10 +202,10 @@ class Subject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReviewAssignment(RecordedAssignment[Review]):
-    """One peer's review of some candidates side by side. A critique that comes to nothing has an error.
+    """One peer's review of some candidates side by side. A critique that failed has an error.
 
     `seed` decides the order in which the reviewer sees them. Proofs are tried on the reviewer's `own` change as well.
-    `unshown` are words of the statement that ask for something which no probe shows.
+    `unshown` quotes the requirements of the statement that no probe covers.
     """
 
     kind = AssignmentKind.REVIEW
@@ -225,8 +225,8 @@ class ReviewAssignment(RecordedAssignment[Review]):
 class JudgeAssignment(RecordedAssignment[tuple[Vote, ...]]):
     """One judge's votes over some candidates, `samples` of them, each with the candidates in another order.
 
-    `seed` decides the orders; so many of them as are `known` have been asked for already. `critiques` are those of the
-    candidates to be judged, `answers` what authors replied to them, by candidate. Votes that cannot be read have an
+    `seed` decides the orders; the first `known` of them have been asked for already. `critiques` are those of the
+    candidates to be judged, `answers` the authors' replies to them, by candidate. Votes that cannot be read have an
     error.
     """
 
@@ -247,7 +247,7 @@ class JudgeAssignment(RecordedAssignment[tuple[Vote, ...]]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreAssignment(RecordedAssignment[VerifierScore]):
-    """A candidate to be scored by the verifier model, with the evidence about it. A score that is none has an error."""
+    """A candidate to be scored by the verifier model, with the evidence about it. A failed score has an error."""
 
     kind = AssignmentKind.SCORE
     gives = VerifierScore
@@ -261,7 +261,7 @@ class ScoreAssignment(RecordedAssignment[VerifierScore]):
 class DeriveAssignment(RecordedAssignment[Derivation]):
     """A task to be split. `strategy` is sequential, parallel or auto; `roles` are those allowed, empty: all.
 
-    Without a `repository` the planner sees the words only.
+    Without a `repository` the planner sees only the task's text.
     """
 
     kind = AssignmentKind.DERIVE
@@ -274,11 +274,11 @@ class DeriveAssignment(RecordedAssignment[Derivation]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerAssignment(RecordedAssignment[Answer]):
-    """A question for one agent, in a clone that is thrown away afterwards. An answer that is none has an error.
+    """A question for one agent, in a clone that is thrown away afterwards. A failed answer has an error.
 
-    The limits are the task's. `background` is what is remembered, or was found out before: untrusted text. In a
+    The limits are the task's. `background` has memories and earlier findings: untrusted text. In a
     `workshop` the environment can be changed, with the network that set-up commands have. With a `schema` (JSON schema
-    of an object) the answer is asked for in that form; whether it has it is for who reads it.
+    of an object) the answer is requested in that form, but not checked against it.
     """
 
     kind = AssignmentKind.ANSWER
@@ -305,8 +305,8 @@ class OperateAssignment(RecordedAssignment[ToolResult]):
 
 
 ASSIGNMENT_TYPES: Mapping[AssignmentKind, type[Assignment[Any]]] = {
-    attribute.kind: attribute
-    for attribute in (
+    assignment.kind: assignment
+    for assignment in (
         CodingAssignment,
         BaselineAssignment,
         CheckAssignment,

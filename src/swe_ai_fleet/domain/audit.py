@@ -74,7 +74,7 @@ def _digest(fields: Mapping[str, object]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignedHead:
-    """Where a chain stood, signed (Ed25519) by the orchestrator, which had recomputed it.
+    """The state of a chain, signed (Ed25519) by the orchestrator after recomputing it.
 
     `run` counts the agent's chains from 1, `hash` is that of the last of so many `entries`, `GENESIS` for none.
     `key_id` is the first eight bytes of the SHA-256 of the public key; it and the signature are hexadecimal.
@@ -101,9 +101,9 @@ class SignedHead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RedactedChain:
-    """A chain of which only the hashes are left, hexadecimal, one behind the other, with what was said of its end.
+    """A chain whose entries were erased: their hashes (hexadecimal, joined), with the recorded and signed heads.
 
-    `fault` is what was wrong with it before its entries went.
+    `fault` is what was wrong with it before the erasure.
     """
 
     agent_id: str
@@ -120,10 +120,10 @@ class RedactedChain:
 
 
 class HeadVerifier(Protocol):
-    """Knows the public keys that count."""
+    """Knows the trusted public keys."""
 
     def fault(self, head: SignedHead, execution_id: str) -> str:
-        """Why a head of this execution was not signed by one of them; empty where it was."""
+        """Why a head of this execution has no valid signature of one of them; empty where it has."""
         ...
 
 
@@ -136,7 +136,7 @@ class AuditFault:
 
 
 def link_fault(entry: AuditEntry, *, count: int, previous: str) -> AuditFault | None:
-    """What is wrong with an entry as the `count`-th of its chain, behind the one that has the hash `previous`."""
+    """What is wrong with an entry as the `count`-th of its chain, after the one with the hash `previous`."""
     if entry.seq != count:
         return AuditFault(seq=entry.seq, reason=f"entry {count} is missing or out of order")
     if entry.prev_hash != previous:

@@ -1,4 +1,4 @@
-"""Audit chains rebuilt from the log and recomputed, entry by entry; of what went by only the hashes are kept."""
+"""Audit chains rebuilt from the log and recomputed, entry by entry; only the hashes are kept in memory."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from swe_ai_fleet.domain.event import (
 from swe_ai_fleet.domain.text import utf8
 
 Keys = Callable[[SignedHead], str]
-"""Says why a head was not signed by a key that counts; empty where it was."""
+"""Says why a head has no valid signature of a trusted key; empty where it has."""
 
 
 class Signing(StrEnum):
-    """How much of a chain is signed. `unchecked`: there is a signature, and nobody said which keys count."""
+    """How much of a chain is signed. `unchecked`: there is a signature, but no trusted keys were given."""
 
     WHOLE = "whole"
     PART = "part"
@@ -44,11 +44,11 @@ class Signing(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainVerdict:
-    """What recomputing one chain gave.
+    """The result of recomputing one chain.
 
     `run` counts the runs of an agent from 1: a host that takes over begins a chain of its own, unless it resumes the
-    run, whose chain then goes on. `recorded_head` is empty for a run that has not ended. `key_id` is that of the last
-    signature, which is about the first `signed_entries`. Of a `redacted` chain only hashes are left to compare.
+    run, whose chain then continues. `recorded_head` is empty for a run that has not ended. `key_id` is that of the last
+    signature, which covers the first `signed_entries`. Of a `redacted` chain only hashes are left to compare.
     """
 
     agent_id: str
@@ -69,7 +69,7 @@ class ChainVerdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainedEntry:
-    """An entry where it stands: in which of its agent's chains."""
+    """An entry, and the agent and run whose chain it is in."""
 
     agent_id: str
     run: int
@@ -108,7 +108,7 @@ class _Chain:
         return fault or self.foreign
 
     def head(self) -> SignedHead:
-        """Where it stands, not signed."""
+        """Its current head, not signed."""
         return SignedHead(agent_id=self.agent_id, run=self.run, entries=self.count, hash=self.previous)
 
     def verdict(self, signed: Sequence[SignedHead], keys: Keys | None) -> ChainVerdict:
@@ -116,28 +116,28 @@ class _Chain:
         signing = Signing.NONE if last is None else Signing.UNCHECKED
         if last is not None and keys is not None:
             signing = Signing.WHOLE if last.entries == self.count else Signing.PART
-        misused = (self._misused(head, keys) for head in signed) if keys is not None else ()
+        faults = (self._signature_fault(head, keys) for head in signed) if keys is not None else ()
         return ChainVerdict(
             agent_id=self.agent_id,
             run=self.run,
             entries=self.count,
             head=self.previous if self.count else "",
             recorded_head=self.heads[0] if self.heads else "",
-            fault=self.fault() or next((fault for fault in misused if fault is not None), None),
+            fault=self.fault() or next((fault for fault in faults if fault is not None), None),
             signing=signing,
             signed_entries=last.entries if last is not None else 0,
             key_id=last.key_id if last is not None else "",
             redacted=self.redacted,
         )
 
-    def _misused(self, head: SignedHead, keys: Keys) -> AuditFault | None:
-        """What is wrong with a signature about it."""
+    def _signature_fault(self, head: SignedHead, keys: Keys) -> AuditFault | None:
+        """What is wrong with a signature of one of its heads."""
         if why := keys(head):
             return AuditFault(seq=head.entries, reason=why)
         if head.entries > self.count:
             return AuditFault(seq=self.count + 1, reason=f"entries up to {head.entries} were signed, and are gone")
-        there = self.hashes[head.entries - 1] if head.entries else _packed(GENESIS)
-        same = there == _packed(head.hash)
+        current = self.hashes[head.entries - 1] if head.entries else _packed(GENESIS)
+        same = current == _packed(head.hash)
         return None if same else AuditFault(seq=head.entries, reason="it is not the entry that was signed")
 
 
@@ -145,12 +145,12 @@ class AuditChains:
     """Recomputes every agent's chains from an execution's events, given one after the other.
 
     The last entry's hash must be the head that the run recorded at its end and that its candidate carried into the
-    ranking, so that an entry taken away from the end is found as well. Where the log says that a head was signed, it
-    must have been, by a key that counts, and be the head of so many entries.
+    ranking, so that an entry removed from the end is found as well. A head that the log calls signed must have a valid
+    signature of a trusted key, and be the hash of that entry of the chain.
 
     Args:
-        keys: Knows which keys count; None: signatures are not looked at.
-        execution_id: Whose heads were signed; empty: as the events say.
+        keys: Knows the trusted keys; None: signatures are not checked.
+        execution_id: Whose heads were signed; empty: the one of the events.
     """
 
     def __init__(self, keys: HeadVerifier | None = None, *, execution_id: str = "") -> None:
@@ -160,12 +160,12 @@ class AuditChains:
         self._runs: dict[str, list[_Chain]] = {}
 
     def take(self, stored: StoredEvent) -> ChainedEntry | None:
-        """Take the next event in; the entry that it brought, if it did."""
+        """Take in the next event; returns the entry that it holds, if it holds one."""
         agent_id = stored.event.agent_id
         self._execution_id = self._execution_id or stored.event.execution_id
         match stored.event.body:
             case RunClaimed(resumes=True):
-                # Whatever head an interrupted part recorded, the chain goes on behind it.
+                # The chain continues after any head that the interrupted part recorded.
                 chain = self._last(agent_id)
                 chain.claimed = True
                 chain.heads.clear()
@@ -180,7 +180,7 @@ class AuditChains:
             case AuditHeadSigned(head=head) if agent_id == EXECUTION_SUBJECT:
                 self.sign(head)
             case ExecutionErased(chains=chains) if agent_id == EXECUTION_SUBJECT:
-                # What went before may be half gone already.
+                # Some of the earlier events may be erased already.
                 self._runs, self._signed = {}, []
                 for redacted in chains:
                     self.restore(redacted)
@@ -200,11 +200,11 @@ class AuditChains:
         return ChainedEntry(agent_id=agent_id, run=chain.run, entry=entry)
 
     def record(self, agent_id: str, head: str) -> None:
-        """What the agent's last chain is said to have ended with."""
+        """Note a head that the log gives as the end of the agent's last chain."""
         self._last(agent_id).heads.append(head)
 
     def restore(self, redacted: RedactedChain) -> None:
-        """A chain whose entries were erased."""
+        """Add a chain whose entries were erased."""
         self.begin(redacted.agent_id)
         chain = self._last(redacted.agent_id)
         chain.redacted = True
@@ -222,7 +222,7 @@ class AuditChains:
         return RedactedChain(
             agent_id=agent_id,
             run=run,
-            # What is no digest breaks the chain, which is said beside it.
+            # A text that is not a digest breaks the chain; `fault` says so.
             hashes="".join(digest.hex() if len(digest) * 2 == len(GENESIS) else GENESIS for digest in chain.hashes),
             recorded=self.recorded(agent_id, run),
             signed=self.signed(agent_id, run),
@@ -230,16 +230,16 @@ class AuditChains:
         )
 
     def sign(self, head: SignedHead) -> None:
-        """A head that is said to have been signed."""
+        """Note a head that the log gives as signed."""
         self._signed.append(head)
 
     def unreadable(self, agent_id: str, reason: str) -> None:
-        """Something of the agent's could not be read."""
+        """Note that an event of the agent's last chain could not be read."""
         chain = self._last(agent_id)
         chain.unreadable = chain.unreadable or AuditFault(seq=chain.count + 1, reason=reason)
 
     def unsigned(self, agent_id: str = "") -> Iterator[SignedHead]:
-        """The heads of chains, of one agent or of all, that are whole so far and not signed as they stand."""
+        """The current heads of chains, of one agent or of all, that have no fault and are not signed yet."""
         for name in (agent_id,) if agent_id else tuple(self._runs):
             for chain in self._runs.get(name, ()):
                 signed_lengths = {head.entries for head in self.signed(name, chain.run)}
@@ -247,16 +247,16 @@ class AuditChains:
                     yield chain.head()
 
     def recorded(self, agent_id: str, run: int) -> tuple[str, ...]:
-        """What one chain is said to have ended with."""
-        known = self._runs.get(agent_id, ())
-        return tuple(known[run - 1].heads) if run <= len(known) else ()
+        """The heads that the log gives as the end of one chain."""
+        chains = self._runs.get(agent_id, ())
+        return tuple(chains[run - 1].heads) if run <= len(chains) else ()
 
     def signed(self, agent_id: str, run: int) -> tuple[SignedHead, ...]:
-        """What was signed of one chain."""
+        """The signed heads of one chain."""
         return tuple(head for head in self._signed if (head.agent_id, head.run) == (agent_id, run))
 
     def verdicts(self) -> tuple[ChainVerdict, ...]:
-        """What each chain has come to; those of which only a signature is left are among them."""
+        """The verdict on each chain, including those of which only a signature is left."""
         chains = {(chain.agent_id, chain.run): chain for agent_chains in self._runs.values() for chain in agent_chains}
         for head in self._signed:
             chains.setdefault((head.agent_id, head.run), _Chain(agent_id=head.agent_id, run=head.run))
@@ -278,7 +278,7 @@ class AuditChains:
 
 
 def signed_throughout(verdicts: Iterable[ChainVerdict]) -> tuple[ChainVerdict, ...]:
-    """The verdicts of somebody who takes nothing unsigned: what no signature is about is a fault."""
+    """The verdicts where everything has to be signed: an entry that no signature covers is a fault."""
     return tuple(
         verdict
         if verdict.fault is not None or verdict.signing is Signing.WHOLE
@@ -288,7 +288,7 @@ def signed_throughout(verdicts: Iterable[ChainVerdict]) -> tuple[ChainVerdict, .
 
 
 def _packed(digest: str) -> bytes:
-    """A digest in half the space; what is none, as it is."""
+    """A hexadecimal digest in half the space; other text as UTF-8."""
     try:
         return bytes.fromhex(digest)
     except ValueError:

@@ -20,6 +20,6 @@ class BlobRef:
 
 
 def blob_ref(tenant: str, execution_id: str, data: bytes, media_type: str) -> BlobRef:
-    """By which content is known once an execution has stored it."""
+    """The reference under which an execution stores this content."""
     digest = hashlib.sha256(data).hexdigest()
     return BlobRef(name=f"{tenant}/{execution_id}/{digest}", digest=digest, size=len(data), media_type=media_type)

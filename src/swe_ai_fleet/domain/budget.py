@@ -40,11 +40,11 @@ class Usage:
         )
 
 
-def check_cost(usage: Usage, *, field: str = "usage.cost") -> None:
-    """Whether something can have cost that. Raises InvalidRequest."""
-    # JSON has no infinity: what holds one could not be read again.
+def check_cost(usage: Usage) -> None:
+    """Check that a cost is in range. Raises InvalidRequest."""
+    # JSON has no infinity: a value with one could not be read again.
     if not 0 <= usage.cost <= MAX_COST:
-        raise InvalidRequest(f"{usage.cost} is not a valid cost", field=field, hint=f"from 0 to {MAX_COST:g}")
+        raise InvalidRequest(f"{usage.cost} is not a valid cost", field="usage.cost", hint=f"from 0 to {MAX_COST:g}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +74,7 @@ class RequestLimits:
                 raise InvalidRequest(f"{name} is {value}", field=f"limits.{name}", hint="0 is the default")
 
     def over(self, default: Limits) -> Limits:
-        """The default limits with those that were given in their place."""
+        """The default limits, replaced by those that were given."""
         return replace(default, **{name: value for name, value in asdict(self).items() if value})
 
 

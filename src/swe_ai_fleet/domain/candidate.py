@@ -1,4 +1,4 @@
-"""Candidates: what agents leave, the checks that judge it, and the verdict of the evidence."""
+"""Candidates: the results of agents, the checks that judge them, and the verdict of the evidence."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.domain.trajectory import StopReason
 
 BY_OWN_RULES = "only by its own rules"
-"""The detail of a check that names tests which pass only as the candidate itself has tests run."""
+"""The detail of a check with the tests that pass only under the candidate's own test configuration."""
 
 
 class Verdict(StrEnum):
-    """What was shown of a change, by something that ran.
+    """What the checks that ran show about a change.
 
     `verified`: a test or check fails without the change, repeatedly, passes with it, and nothing that worked broke.
-    `unverified`: nothing was shown, neither for nor against it. `refuted`: something that ran shows that it does not
-    work, it cannot be applied, or it breaks a rule.
+    `unverified`: nothing was shown, neither for nor against it. `refuted`: a test or check shows that it does not work,
+    it cannot be applied, or it breaks a rule.
     """
 
     VERIFIED = "verified"
@@ -70,7 +70,7 @@ class TestSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Artifacts:
-    """What a run left in its workspace. `commit_sha` and `branch` are those of the workspace's HEAD."""
+    """The results of a run in its workspace. `commit_sha` and `branch` are those of the workspace's HEAD."""
 
     commit_sha: str = ""
     branch: str = ""
@@ -83,7 +83,7 @@ class Artifacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Perspective:
-    """What makes one candidate's run differ from its siblings'; it comes after the prompt that they share."""
+    """The differences between the runs of sibling candidates; `instructions` follow the prompt that they share."""
 
     temperature: float | None = None
     seed: int | None = None
@@ -94,9 +94,9 @@ class Perspective:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """What one agent run hands in. `summary` is the agent's own final answer: untrusted text.
+    """The result of one agent run. `summary` is the agent's own final answer: untrusted text.
 
-    A revision names its `round`, the `author_id` whose candidate it is, and the candidate that it `revises`.
+    A revision names its `round`, its author (`author_id`), and the candidate that it `revises`.
     """
 
     candidate_id: str
@@ -116,7 +116,7 @@ class Candidate:
 
     @property
     def author(self) -> str:
-        """The council's agent that wrote it, under whichever name its run went."""
+        """The council's agent that wrote it, whatever the name of its run."""
         return self.author_id or self.agent_id
 
     @property
@@ -138,9 +138,9 @@ class CheckKind(StrEnum):
 class CheckResult:
     """One piece of evidence. A skipped check (`skipped_reason` set) neither speaks for nor against a candidate.
 
-    `score` lies between 0 and 1; `problems` are what counts against it (new findings, violations, failing tests).
+    `score` is between 0 and 1; `problems` count against the candidate (new findings, violations, failing tests).
     `shown` are tests and commands that fail without the change, repeatedly, and pass with it; `own` are those of them
-    that lie in files which the candidate changes. `usage` is what a model spent on it, where one was asked.
+    in files that the candidate changes. `usage` is that of a model, where the check asked one.
     """
 
     kind: CheckKind
@@ -164,7 +164,7 @@ class CheckResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangedTest:
-    """A test that was there before and that a candidate changed: its text on both sides, cut to size, untrusted."""
+    """An existing test that a candidate changed: its text before and after, cut to size, untrusted."""
 
     path: str
     name: str
@@ -174,12 +174,12 @@ class ChangedTest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForeignTests:
-    """What the new tests of other authors say of a source.
+    """The results of other authors' new tests on a source.
 
-    Those of `asked` authors could say something, those of `passed` of them all pass; `failing` counts the failing ones
-    by author, `failures` are the first of them in words. `value` is what the tests of all authors come to, between 0
-    and 1. Of the probes of the statement, which count as one more author's, `probes_asked` could say something, and
-    `probes_passed` passed.
+    The tests of `asked` authors ran to a result; those of `passed` of these authors all pass. `failing` counts the
+    failing tests by author, `failures` are the first of them in words. `value` rates the source by the tests of all
+    authors, between 0 and 1. The probes of the statement count as one more author's: `probes_asked` of them ran to a
+    result, and `probes_passed` passed.
     """
 
     value: float
@@ -192,7 +192,7 @@ class ForeignTests:
 
     @property
     def by_authors(self) -> tuple[int, int]:
-        """`passed` and `asked` without the statement."""
+        """`passed` and `asked` without the probes of the statement."""
         probed = bool(self.probes_asked)
         return self.passed - (probed and self.probes_passed == self.probes_asked), self.asked - probed
 
@@ -201,9 +201,9 @@ class ForeignTests:
 class CheckReport:
     """All evidence about one candidate, gathered on a clean clone with its patch applied.
 
-    `verdict` and its `reasons` are what it comes to; reports from before there were verdicts have none. `tree` is the
-    git tree that was looked at. `changed_tests` are old tests that the candidate changed, for people and reviewers.
-    `foreign` is there once the candidate was examined beside the others.
+    `verdict` and its `reasons` are the conclusion; reports of early versions have none. `tree` is the git tree that was
+    checked. `changed_tests` are existing tests that the candidate changed, for people and reviewers. `foreign` is set
+    once the candidate was cross-examined.
     """
 
     candidate_id: str
@@ -216,53 +216,53 @@ class CheckReport:
 
     @property
     def usage(self) -> Usage:
-        """What models spent on it."""
+        """What models spent on its checks."""
         return sum((result.usage for result in self.results), Usage())
 
     @property
     def failed(self) -> tuple[CheckResult, ...]:
-        """The checks that ran and did not pass, those among them that are not required."""
+        """The checks that ran and did not pass, required or not."""
         return tuple(result for result in self.results if not result.passed and not result.skipped_reason)
 
     @property
     def tests(self) -> TestSummary | None:
-        """The tests that ran on it, of the first check that counts them; None where none does."""
+        """The test summary of the first check that has one; None where none has."""
         return next((result.tests for result in self.results if result.tests is not None), None)
 
     @property
     def shown_by_itself(self) -> bool:
-        """Whether nothing but tests of the candidate's own shows that it works."""
+        """Whether only the candidate's own tests show that it works."""
         shown_tests = [(test, result) for result in self.results for test in result.shown]
         return bool(shown_tests) and all(test in result.own for test, result in shown_tests)
 
     def objection(self, *, needs_proof: bool) -> str:
-        """Why what it is about does not stand: refuted, or unverified where proof is asked for; empty: it does."""
+        """Why the candidate is not acceptable: refuted, or unverified where proof is needed; empty: it is."""
         if self.verdict is Verdict.REFUTED or (needs_proof and self.verdict is not Verdict.VERIFIED):
             return f"{self.verdict_word}: {'; '.join(self.reasons)}"
         return ""
 
     @property
     def by_own_rules(self) -> bool:
-        """Whether a test passes only as the candidate itself has tests run."""
+        """Whether a test passes only under the candidate's own test configuration."""
         return any(BY_OWN_RULES in result.details for result in self.results)
 
     @property
     def verdict_word(self) -> str:
-        """The verdict; of a report from before there were verdicts `accepted` or `not accepted`."""
+        """The verdict; `accepted` or `not accepted` for a report of an early version, which has none."""
         if self.verdict is None:
             return "accepted" if self.accepted else "not accepted"
         return self.verdict.value
 
     @property
     def accepted(self) -> bool:
-        """Whether nothing speaks against it: every required check that ran passed, and at least one of them ran."""
+        """Whether every required check that ran passed, and at least one of them ran."""
         required = [result for result in self.results if result.required and not result.skipped_reason]
         return bool(required) and all(result.passed for result in required)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Revision:
-    """An author's second go: the candidate it starts from, the evidence about it, and what peers said of it."""
+    """The start of an author's revision: its earlier candidate, the evidence about it, and the critiques of peers."""
 
     round: int
     candidate: Candidate
@@ -272,13 +272,13 @@ class Revision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankedCandidate:
-    """A candidate's place. `duplicates` are the candidates of equal behaviour that it stands for.
+    """A candidate's place in the ranking. `duplicates` are the candidates of equal behaviour that it represents.
 
-    `score` is made of `evidence`, `tests` (what the new tests of all candidates say of it; None: nothing), `review`
-    (None: nobody reviewed it), `votes` (the share of valid votes it got; None: nobody voted) and `verifier` (what a
-    verifier model finds it worth, calibrated; None: there is no word of one), each between 0 and 1; `reason` says in
-    words why it stands where it does. `accepted`: it may win. `verdict` and `verdict_reasons` are what evidence says of
-    it beside the others; no reasons: what the checks alone said.
+    `score` combines `evidence`, `tests` (its rating by the new tests of all candidates; None: no result), `review`
+    (None: nobody reviewed it), `votes` (its share of the valid votes; None: nobody voted) and `verifier` (the
+    calibrated score of a verifier model; None: there is none), each between 0 and 1; `reason` explains the place.
+    `accepted`: it may win. `verdict` and `verdict_reasons` are those in comparison with the other candidates; without
+    reasons the verdict is that of the checks alone.
     """
 
     candidate_id: str
@@ -298,9 +298,9 @@ class RankedCandidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivered:
-    """Where a winner stands in the target repository. `tree` is the commit's git tree.
+    """A winner in the target repository. `tree` is the commit's git tree.
 
-    `patch` is the whole change, `bundle` a git bundle with the branch; both are for those who can't reach it there.
+    `patch` is the whole change, `bundle` a git bundle with the branch, for callers who cannot reach the repository.
     """
 
     commit_sha: str
@@ -315,7 +315,7 @@ class Delivered:
 class AgentResult:
     """What `execute_task` returns. `artifacts` has commit_sha, branch, patch, files_changed and tests.
 
-    `success`: the agent answered, and its change is not refuted. `verdict` is what checks came to, None where there was
+    `success`: the agent answered, and its change is not refuted. `verdict` is that of the checks, None where there was
     nothing to check.
     """
 

@@ -1,4 +1,4 @@
-"""Checklists: what a task's statement asks for, with probes that show whether a source does it."""
+"""Checklists: the requirements of a task's statement, with probes that test whether a source meets them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _QUOTE_CHARS = 70
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requirement:
-    """One thing that a statement asks for. All of it is untrusted text.
+    """One requirement of a statement. All of it is untrusted text.
 
     Attributes:
-        quote: Stands in the statement word for word.
-        probe: A shell command that exits with 0 where a source does what is asked for; empty: none.
-        met_before: Whether the untouched commit passes the probe; None: that is not known, or it changes.
+        quote: Its words in the statement, verbatim.
+        probe: A shell command that exits with 0 where a source meets it; empty: there is none.
+        met_before: Whether the untouched commit passes the probe; None: not known, or not always the same.
         seen: What the probe printed there.
     """
 
@@ -30,13 +30,13 @@ class Requirement:
 
     @property
     def name(self) -> str:
-        """What its probe is called among tests."""
+        """The name of its probe among tests."""
         return one_line(f'"{one_line(self.quote, _QUOTE_CHARS)}"{PROBE_MARK}{self.probe}`', _NAME_CHARS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checklist:
-    """What an agent made of a statement that saw nobody's change. `error` says why there is none."""
+    """The requirements that an agent found in a statement, without seeing any change. `error`: why there are none."""
 
     requirements: tuple[Requirement, ...] = ()
     error: str = ""
@@ -49,7 +49,7 @@ class Checklist:
 
     @property
     def unshown(self) -> tuple[str, ...]:
-        """The words of the requirements that no probe shows."""
+        """The words of the requirements without a telling probe."""
         return tuple(requirement.quote for requirement in self.requirements if requirement not in self.telling)
 
     @property
@@ -58,7 +58,7 @@ class Checklist:
         return tuple(probe for probe in self.probed if probe.met_before is False)
 
     def with_outcomes(self, untouched: Examination) -> Checklist:
-        """The same with what each probe came to on the untouched commit."""
+        """The checklist with the results of its probes on the untouched commit."""
         outcomes: dict[str, tuple[bool, str]] = {}
         for crossing in (crossing for tests in untouched.sets for crossing in tests.crossings):
             outcomes |= dict.fromkeys(crossing.passed, (True, ""))

@@ -1,7 +1,7 @@
-"""Commands: a process to run in a workspace, its owner, the variables that callers may give it, and its result.
+"""Commands: a process to run in a workspace, its owner, the variables that callers may set, and its result.
 
-A check is a command that decides about a candidate; an MCP server may be one that a task brings along. Patterns say
-which hosts they may reach.
+Checks are commands that decide about a candidate; an MCP server of a task may be a command, too. Patterns say which
+hosts they may reach.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from swe_ai_fleet.domain.errors import InvalidRequest
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-# What makes a loader or an interpreter run something before the program that it was started for.
-_STARTERS = frozenset(
+# With these a loader or an interpreter runs other code before the program itself.
+_START_HOOKS = frozenset(
     {
         "BASH_ENV", "ENV", "GCONV_PATH", "GLIBC_TUNABLES", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "NODE_OPTIONS",
         "PERL5DB", "PERL5OPT", "PYTHONHOME", "PYTHONSTARTUP", "RUBYOPT", "_JAVA_OPTIONS",
@@ -28,7 +28,7 @@ DEFAULT_OUTPUT_LIMIT = 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owner:
-    """The tenant and the execution that something is done for; both empty where nobody said."""
+    """The tenant and the execution that a command runs for; both empty where they are not known."""
 
     tenant: str = ""
     execution_id: str = ""
@@ -38,7 +38,7 @@ NOBODY = Owner()
 
 
 def check_variables(variables: Mapping[str, str], *, field: str) -> None:
-    """Refuse names that are none, and those of loaders and of interpreters' start-up. Raises InvalidRequest.
+    """Refuse invalid names, and those that loaders and interpreters obey at start. Raises InvalidRequest.
 
     `field` is the caller's name of the mapping.
     """
@@ -52,7 +52,7 @@ def check_variables(variables: Mapping[str, str], *, field: str) -> None:
             raise InvalidRequest(
                 "the value contains a NUL byte", field=where, hint="an environment variable cannot hold a NUL byte"
             )
-        if name in _STARTERS or (name.startswith(_LOADER) and name != _LIBRARIES):
+        if name in _START_HOOKS or (name.startswith(_LOADER) and name != _LIBRARIES):
             raise InvalidRequest(
                 f"{name} could make programs run other code at start",
                 field=where,
@@ -92,9 +92,9 @@ class Output:
         return self.total - len(self.head) - len(self.tail)
 
     def text(self) -> str:
-        """The output as text, with the elided count in its place; bytes that are no UTF-8 become U+FFFD.
+        """The output as text, with a note in place of the elided bytes; invalid UTF-8 becomes U+FFFD.
 
-        Around what is left out it is cut at line ends, where one is near, and never within a character.
+        It is cut at a line end, where one is near, and never within a character.
         """
         if not self.elided:
             return (self.head + self.tail).decode("utf-8", "replace")
@@ -105,7 +105,7 @@ class Output:
 
 
 def _whole_lines(head: bytes) -> int:
-    """Where to end a head that was cut: behind its last line end if that lies in its last quarter."""
+    """Where to end a head that was cut: after its last line end if that is in its last quarter."""
     line_end = head.rfind(b"\n") + 1
     if line_end and line_end >= len(head) * 3 // 4:
         return line_end
@@ -120,7 +120,7 @@ def _whole_lines(head: bytes) -> int:
 
 
 def _line_start(tail: bytes) -> int:
-    """Where to begin a tail that was cut: behind its first line end if that lies in its first quarter."""
+    """Where to begin a tail that was cut: after its first line end if that is in its first quarter."""
     line_end = tail.find(b"\n") + 1
     if line_end and line_end <= len(tail) // 4:
         return line_end
@@ -155,15 +155,16 @@ class CheckSpec:
 
     @property
     def line(self) -> str:
-        """The command for a reader, behind its name where it has one of its own."""
+        """The command for people, after its name where it has a name of its own."""
         return f"{self.name}: `{self.command}`" if self.name not in ("", self.command) else f"`{self.command}`"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskMcpServer:
-    """An MCP server that a task brings along; either `command` (confined, over the agent's clone) or `url` is given.
+    """An MCP server of a task; either `command` (confined, over the agent's clone) or `url` is given.
 
-    `tools` are globs over the names of the tools that agents may call; `allowed_hosts` is what a command may reach.
+    `tools` are globs over the names of the tools that agents may call; `allowed_hosts` are the hosts that a command may
+    reach.
     """
 
     name: str
@@ -184,7 +185,7 @@ _PATTERN = re.compile(
 
 
 def address_of(host: str) -> IPv4Address | IPv6Address | None:
-    """The IP address that a host is; None where it is a name."""
+    """The host as an IP address; None where it is a name."""
     try:
         return ip_address(host)
     except ValueError:
@@ -215,11 +216,11 @@ class HostPattern:
         return "*" not in self.name
 
     def covers(self, host: str, port: int) -> bool:
-        """Whether a host (in lower case, without a dot at its end) at a port fits."""
+        """Whether a host (in lower case, without a dot at its end) at a port matches."""
         return port in (DEFAULT_PORTS if self.port is None else (self.port,)) and self._covers_name(host)
 
     def includes(self, other: HostPattern) -> bool:
-        """Whether everything that fits `other` fits this one too."""
+        """Whether everything that matches `other` matches this one too."""
         ports_fit = self.port == other.port or (self.port is None and other.port in DEFAULT_PORTS)
         return ports_fit and (self.name == other.name or self._covers_name(other.name))
 
@@ -235,9 +236,9 @@ class HostPattern:
 class NetworkGrant:
     """The hosts that commands or requests of a workspace may reach.
 
-    `hosts` are patterns (see `HostPattern`). They open public addresses only. `private_hosts` are exact names
+    `hosts` are patterns (see `HostPattern`). They allow public addresses only. `private_hosts` are exact names
     (optionally with `:port`) which may resolve to any address, for a package mirror on a private network; a name that
-    strangers control has no place there. Raises InvalidRequest for what is no pattern.
+    strangers control must not be there. Raises InvalidRequest for a text that is not a pattern.
     """
 
     hosts: tuple[str, ...] = ()
@@ -255,12 +256,12 @@ class NetworkGrant:
         return self.private(host, port) or any(HostPattern.parse(text).covers(host, port) for text in self.hosts)
 
     def private(self, host: str, port: int) -> bool:
-        """Whether it may be reached at whatever address it has."""
+        """Whether a host may be reached at any address."""
         patterns = [HostPattern.parse(text) for text in self.private_hosts]
         return any(pattern.exact and pattern.covers(host, port) for pattern in patterns)
 
     def narrowed(self, hosts: tuple[str, ...], *, field: str) -> NetworkGrant:
-        """What of this grant remains for a caller who asks for some hosts. Raises InvalidRequest for one beyond it."""
+        """The part of this grant that a caller asks for. Raises InvalidRequest for a host that is not in it."""
         granted = [HostPattern.parse(text) for text in (*self.hosts, *self.private_hosts)]
         for number, text in enumerate(hosts):
             host = HostPattern.parse(text, field=f"{field}[{number}]")
@@ -276,13 +277,13 @@ class NetworkGrant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkRules:
-    """What an installation grants: `default` to tasks that do not say, `ceiling` to those that ask."""
+    """The network of an installation: `default` for tasks that name no hosts, `ceiling` bounds those that do."""
 
     default: NetworkGrant = field(default_factory=NetworkGrant)
     ceiling: NetworkGrant = field(default_factory=lambda: NetworkGrant(hosts=("*",)))
 
     def grant(self, hosts: tuple[str, ...] | None) -> NetworkGrant:
-        """What a task gets that asks for `hosts` (None: it does not say). Raises InvalidRequest beyond the ceiling."""
+        """The grant of a task that asks for `hosts` (None: the default). Raises InvalidRequest beyond the ceiling."""
         if hosts is None:
             return self.default
         return self.ceiling.narrowed(hosts, field="constraints.network.allowed_hosts")

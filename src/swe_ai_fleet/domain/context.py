@@ -1,6 +1,6 @@
-"""What a project knows of itself: stories, their tasks, decisions and phases, and what executions did for them.
+"""Project knowledge: stories, their tasks, decisions and phases, and the work of executions.
 
-Every change is a value of its own in an append-only stream; what is known now is a fold over them and nothing else.
+Every change is a value of its own in an append-only stream; the current knowledge is a fold over them and nothing else.
 Wire types: they only ever gain optional fields.
 """
 
@@ -17,11 +17,11 @@ from swe_ai_fleet.domain.memory import Recollection
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, Role
 
 NO_STORY = "_"
-"""Stands for the story of what belongs to none."""
+"""The `story_id` of work that belongs to no story."""
 
 
 class Phase(StrEnum):
-    """Where a story stands. It advances one phase at a time, and back to any earlier one."""
+    """The phase of a story. It advances one phase at a time, and may go back to any earlier one."""
 
     PLAN = "plan"
     DESIGN = "design"
@@ -45,7 +45,7 @@ class DecisionState(StrEnum):
 
 
 class RelationKind(StrEnum):
-    """What an edge of the graph says: its source ... its target."""
+    """The verb of an edge of the graph: source verb target."""
 
     CONTAINS = "contains"
     DEPENDS_ON = "depends_on"
@@ -58,7 +58,7 @@ class RelationKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Story:
-    """Something that somebody wants. `case_id` is the larger undertaking it belongs to."""
+    """A user story. `case_id` names the larger undertaking that it belongs to."""
 
     story_id: str
     title: str
@@ -73,7 +73,7 @@ class Story:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoryTask:
-    """A piece of a story's work. Tasks of executions need not be here; those that are gain their history."""
+    """A task of a story. Tasks of executions need not be recorded here; those that are get their history."""
 
     task_id: str
     story_id: str
@@ -88,7 +88,7 @@ class StoryTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """Something that was decided and why. `roles` are those it matters to (empty: all), `task_ids` what it affects."""
+    """A decision and its reasons. `roles` are those that it concerns (empty: all), `task_ids` the tasks it affects."""
 
     decision_id: str
     story_id: str
@@ -105,9 +105,9 @@ class Decision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkRecord:
-    """What one execution did. `operations` counts tool calls by name; `commits` are full object ids.
+    """The work of one execution. `operations` counts tool calls by name; `commits` are full object ids.
 
-    `verdict` is what evidence says of what was delivered, or of the best candidate; empty where it is not known.
+    `verdict` is that of the delivered commit, else of the best candidate; empty where it is not known.
     """
 
     execution_id: str
@@ -171,9 +171,9 @@ class PhaseChanged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoryUpdated:
-    """Fields of a story, of one of its tasks or of a decision anew; None leaves one as it is.
+    """New values for fields of a story, one of its tasks or a decision; None leaves a field as it is.
 
-    An empty note is removed, an empty role is anybody's. Of decisions `decision_state` alone is changed.
+    An empty note is removed, an empty role is anybody's. Of a decision only `decision_state` can change.
     """
 
     task_id: str = ""
@@ -197,7 +197,7 @@ class WorkRecorded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnowledgeErased:
-    """The record of an execution is erased, and none will be taken; without an id: all that the tenant knew."""
+    """The record of an execution is erased, and no new one is accepted; without an id: all knowledge of the tenant."""
 
     execution_id: str = ""
     type: Literal["knowledge_erased"] = "knowledge_erased"
@@ -208,9 +208,9 @@ ChangeBody = StoryCreated | TaskCreated | DecisionAdded | PhaseChanged | StoryUp
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One change of what is known. `at` is UTC, ISO 8601; `version` counts the changes of its story from 1.
+    """One change of project knowledge. `at` is UTC, ISO 8601; `version` counts the changes of its story from 1.
 
-    A record of work has version 0: it stands beside the story, and nobody's edit of the story is late for it.
+    A record of work has version 0: it does not conflict with edits of the story.
     """
 
     tenant: str
@@ -222,7 +222,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredChange:
-    """A change at its place; `sequence` grows over all stories and starts at 1."""
+    """A change in its stream; `sequence` grows over all stories and starts at 1."""
 
     sequence: int
     change: Change
@@ -230,11 +230,10 @@ class StoredChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextRequest:
-    """Whose context is wanted, and how much of it.
+    """A request for the context of a task, a story or a case.
 
-    `token_budget` 0 is what the service gives by default. `query` is what the context is for (the task's words); what
-    is nearest to it goes first. `namespaces` are the memories that are recalled for it (none: none is); those that name
-    one of the `entities` go first.
+    `token_budget` 0 is the service's default. `query` is the task's text; blocks nearest to it go first. `namespaces`
+    are searched for memories (none: no memory is recalled); memories that name one of the `entities` go first.
     """
 
     tenant: str = DEFAULT_TENANT
@@ -264,9 +263,9 @@ class ContextBlock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatheredContext:
-    """What is given to agents. The version is a SHA-256 of the text: it changes when the content does and only then.
+    """The context that agents get. The version is a SHA-256 of the text: it changes when the content does, only then.
 
-    `omitted` names the blocks that did not fit. `tokens` are an estimate.
+    `omitted` names the blocks that did not fit. `tokens` is an estimate.
     """
 
     text: str = ""

@@ -1,4 +1,4 @@
-"""Councils: who sits in one for a role, how it works, and the endpoints of members that somebody else runs.
+"""Councils: the agents for a role, how they work together, and the endpoints of external agents.
 
 An operator's rules say which endpoints are allowed.
 """
@@ -13,7 +13,7 @@ from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.task import Role
 
 HARNESS = "acp:"
-"""How the endpoint of an agent begins that is a harness: a program that the fleet runs in the workspace itself."""
+"""Prefix of the endpoint of a harness: an agent program that the fleet itself runs in the workspace."""
 _TLS = "https://"
 _HINT = "such as agents.example.org:50060, or https://agents.example.org:443 for TLS"
 
@@ -35,14 +35,14 @@ class AgentEndpoint:
     def parse(cls, text: str, *, field: str = "endpoint") -> AgentEndpoint:
         """An endpoint as people write it: `host:port` or `https://host:port`. Raises InvalidRequest."""
         tls = text.startswith(_TLS)
-        place = HostPattern.parse(text.removeprefix(_TLS), field=field)
-        if not place.exact or place.port is None:
+        host = HostPattern.parse(text.removeprefix(_TLS), field=field)
+        if not host.exact or host.port is None:
             raise InvalidRequest(f"{text[:80]!r} is not an endpoint", field=field, hint=_HINT)
-        return cls(host=place.name, port=place.port, tls=tls)
+        return cls(host=host.name, port=host.port, tls=tls)
 
     @property
     def is_address(self) -> bool:
-        """Whether the host is an IP address and no name."""
+        """Whether the host is an IP address, not a name."""
         return address_of(self.host) is not None
 
     @property
@@ -59,9 +59,9 @@ class AgentEndpoint:
 class EndpointRules:
     """Which endpoints may be registered and called. `patterns` are hosts with a port, see `HostPattern`.
 
-    A pattern with `*` opens public addresses only; a host that is named stands for whatever address it has, save
-    those of the machine's own surroundings (link-local, metadata services), which must be named as addresses.
-    Raises InvalidRequest for what is no pattern.
+    A pattern with `*` allows public addresses only; a named host may have any address, except those of the machine's
+    own surroundings (link-local, metadata services), which must be named as addresses. Raises InvalidRequest for a text
+    that is not a pattern.
     """
 
     patterns: tuple[str, ...] = ()
@@ -95,8 +95,8 @@ class EndpointRules:
 class CouncilMember:
     """An agent of a council.
 
-    With an `endpoint` somebody else runs it, behind `fleet.agent.v1.AgentService`; one of `acp:NAME` is a harness,
-    which the fleet runs in the workspace.
+    With an `endpoint` it is external, behind `fleet.agent.v1.AgentService`; the endpoint `acp:NAME` is a harness, which
+    the fleet runs in the workspace.
     """
 
     agent_id: str
@@ -110,15 +110,15 @@ class CouncilMember:
 
     @property
     def elsewhere(self) -> bool:
-        """Whether somebody else runs it."""
+        """Whether it is external, not run by this fleet."""
         return bool(self.endpoint) and not is_harness(self.endpoint)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Council:
-    """A council as it is stored: its members, and what holds where a request does not say otherwise.
+    """A council as it is stored: its members, and the defaults for requests.
 
-    `rounds` of peer review; 0: the fleet's default, none without `peer_review`.
+    `rounds` of peer review; 0: the fleet's default, or none without `peer_review`.
     """
 
     council_id: str

@@ -1,6 +1,6 @@
-"""Environments: interpreter, variables and PATH of a repository's commands, and how they came to be.
+"""Environments: interpreter, variables and PATH of a repository's commands, and how they were built.
 
-Where rules do not lead to an environment, an environment run is an agent that finds out what the tests need.
+Where rules do not find an environment, an agent does, in an environment run.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from swe_ai_fleet.domain.task import EnvironmentSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvironmentProposal:
-    """Set-up commands that run behind the detected ones, and a test command (empty: the detected one).
+    """Set-up commands that run after the detected ones, and a test command (empty: the detected one).
 
-    `notes` are what its author learned, `source` names the run that found it. Untrusted: it is carried out where the
-    repository's own build code is, and nowhere else.
+    `notes` are the agent's findings, `source` names its run. Untrusted: the commands run where the repository's own
+    build code does, and nowhere else.
     """
 
     setup: tuple[str, ...] = ()
@@ -28,7 +28,7 @@ class EnvironmentProposal:
     source: str = ""
 
     def amending(self, spec: EnvironmentSpec) -> EnvironmentSpec:
-        """A specification with what is proposed; the caller's own commands come first, its test command stands."""
+        """The specification with the proposal: the caller's set-up commands run first, its test command wins."""
         return replace(
             spec, setup=(*spec.setup, *self.setup), test_command=spec.test_command.strip() or self.test_command
         )
@@ -36,13 +36,13 @@ class EnvironmentProposal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvironmentRun:
-    """What an environment run came to.
+    """The result of an environment run.
 
     Attributes:
         agent_id: Its run in the log.
-        answered: Whether it came to its end; otherwise a later execution tries again.
-        proposal: What it proposes; None where that is nothing that could be tried.
-        kept: Whether that is used: the tests of the untouched commit get on better with it.
+        answered: Whether it finished; otherwise a later execution tries again.
+        proposal: What it proposes; None where there is nothing to try.
+        kept: Whether the proposal is used, because the tests of the untouched commit do better with it.
         reason: Why it is kept or not, in words.
         before: The baseline without it, in a line.
         after: The baseline with it; empty where it was not tried.
@@ -69,11 +69,11 @@ class Mount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageRoot:
-    """A container image as it lies unpacked on this node: the root of a sandbox, which all workspaces share.
+    """A container image unpacked on this node: the root of sandboxes, shared by all workspaces.
 
     `digest` is the image's id (`sha256:…` of its configuration), `path` its root on this host. `user` and `group` are
-    the numbers that commands have inside, `directory` is where the workspace is shown too (empty: at its own place
-    only), `shell` the name of its shell for command lines.
+    the numeric ids of commands inside, `directory` is where the workspace appears as well (empty: only at its usual
+    place), `shell` the name of its shell for command lines.
     """
 
     digest: str
@@ -87,7 +87,7 @@ class ImageRoot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvironmentDecision:
-    """One thing that was decided about an environment, in words, and the file of the repository that it stands in."""
+    """One decision about an environment, in words, and the file of the repository that led to it."""
 
     what: str
     source: str = ""
@@ -104,9 +104,9 @@ class StepOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildStep:
-    """One command of a build: what it was for, the file that it was decided from, how it ended.
+    """One command of a build: its purpose, the file that led to it, how it ended.
 
-    `message` has the last lines of its output where it failed, and what would help; `seconds` is its wall-clock time.
+    `message` has the last lines of its output where it failed, and a remedy; `seconds` is its wall-clock time.
     """
 
     purpose: str
@@ -119,12 +119,12 @@ class BuildStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvironmentReport:
-    """How an environment came to be: what was decided, what each step did, what is missing.
+    """How an environment was built: the decisions, the result of each step, and what is missing.
 
     `python` is the interpreter's version, empty where there is none. `left_out` names what could not be installed, each
-    with its reason in one line. `learned` is what an environment run found out, as far as it was used. `seconds` is
-    the time of the whole build, however often it was taken from the cache. `installed` has the Python packages of an
-    index with their versions and hashes, as lines for pip; `installed_npm` has npm's, as NAME@VERSION INTEGRITY.
+    with its reason in one line. `learned` is the proposal of an environment run, where one was used. `seconds` is the
+    time of the whole build, even if it was taken from the cache later. `installed` has the Python packages of an index
+    with their versions and hashes, as lines for pip; `installed_npm` has npm's, as NAME@VERSION INTEGRITY.
     """
 
     python: str = ""
@@ -142,13 +142,13 @@ class EnvironmentReport:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
     """An environment that is ready to use. `key` identifies it in the cache; empty for the bare sandbox. `tree` is the
-    git tree of the whole commit that it was made for, `recipe_key` the name of all that rules made it from.
+    git tree of the whole commit that it was made for, `recipe_key` identifies everything that the rules made it from.
 
     `path` holds directories as commands see them, put first on PATH. `test_command` is the argv found in the
-    repository, empty where there is none; `notes` tell an agent in a line each what there is, `report` tells people how
-    it was made. `python_prefix` is the installation of the interpreter on the host, which the sandbox shows without the
-    packages in it; empty: the usual one. Without `network` commands reach nothing but themselves. With an `image` the
-    root is that image's, with a writable layer of each workspace's own.
+    repository, empty where there is none; `notes` describe the environment to agents, `report` its build to people.
+    `python_prefix` is the installation of the interpreter on the host, which the sandbox shows without its packages;
+    empty: the usual one. Without `network` commands reach only their own loopback. With an `image` the root is the
+    image's, with a writable layer for each workspace.
     """
 
     key: str = ""

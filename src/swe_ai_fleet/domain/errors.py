@@ -1,4 +1,4 @@
-"""Faults that a caller or an operator can do something about.
+"""Faults that a caller or an operator can fix.
 
 Expected outcomes are values (an observation, a stop reason, a check result); these exceptions are for the
 rest. Each takes one positional message and keyword extras with defaults, so that it survives a process boundary.
@@ -12,7 +12,7 @@ from typing import cast
 
 
 class FleetError(Exception):
-    """Base of every fault the fleet names itself."""
+    """Base of every fault that the fleet raises itself."""
 
     def __init__(self, message: str, *, field: str = "", hint: str = "") -> None:
         super().__init__(message)
@@ -33,11 +33,11 @@ class NotFound(FleetError):
 
 
 class AlreadyExists(FleetError):
-    """The id is taken by something with other content."""
+    """The id is already used for different content."""
 
 
 class PermissionDenied(FleetError):
-    """The caller is known, and may not do this."""
+    """The caller is authenticated, but may not do this."""
 
 
 class PreconditionFailed(FleetError):
@@ -53,15 +53,15 @@ class Unavailable(FleetError):
 
 
 class Fenced(FleetError):
-    """Another writer took this subject over: stop at once, write nothing more."""
+    """Another writer has taken over this subject: stop at once, write nothing more."""
 
 
 class AgentLost(FleetError):
-    """The process that ran an agent died; what it did stands in the log, and another one can go on from there."""
+    """The process that ran an agent died; its events are in the log, and another process can resume from there."""
 
 
 class InternalFault(FleetError):
-    """A fault of ours: trying again would meet it again. What it was stands in the operator's log."""
+    """A bug of the fleet: a retry would fail as well. The operator's log has the details."""
 
 
 class ModelError(FleetError):
@@ -73,7 +73,7 @@ class ModelUnavailable(ModelError):
 
 
 class ModelRejected(ModelError):
-    """The server says that this call is wrong (unknown model, bad key, bad request): no retry can help."""
+    """The server rejects this call (unknown model, bad key, bad request): a retry cannot help."""
 
 
 class ContextTooLong(ModelError):
@@ -93,7 +93,7 @@ def innermost(fault: BaseException) -> BaseException:
 
 @contextmanager
 def fields_named(name: Callable[[str], str]) -> Generator[None]:
-    """Inside, faults name fields as the caller knows them: `name` makes it of what stands before an index."""
+    """Inside, faults name fields as the caller knows them: `name` translates the part before an index."""
     try:
         yield
     except FleetError as error:

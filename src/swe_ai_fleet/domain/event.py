@@ -1,4 +1,4 @@
-"""What happens in an execution. The log of these is the progress stream, the audit and the trajectory.
+"""Events of an execution. Their log is progress stream, audit trail and trajectory at once.
 
 Wire types: they only ever gain optional fields.
 """
@@ -29,13 +29,13 @@ from swe_ai_fleet.domain.trajectory import Plan, StopReason
 from swe_ai_fleet.domain.workflow import NodeStatus
 
 EXECUTION_SUBJECT = "_"
-"""Stands in an event's `agent_id` where the execution itself speaks, not one of its agents."""
+"""The `agent_id` of events that the execution itself writes, not one of its agents."""
 CONTROL_SUBJECT = "~"
-"""Stands there where callers speak to the execution, through whichever replica heard them."""
+"""The `agent_id` of events that callers write to an execution, through any replica."""
 
 
 class ExecutionStatus(StrEnum):
-    """Where an execution stands. `no_winner` is an honest end: every candidate was judged and none passed."""
+    """The status of an execution. `no_winner` is a regular end: every candidate was judged and none passed."""
 
     PENDING = "pending"
     IN_PROGRESS = "in_progress"
@@ -58,10 +58,11 @@ class ExecutionStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutionStarted:
-    """Acceptance. `fingerprint` tells a repeated request from another one under the same id.
+    """The execution was accepted. `fingerprint` tells a repeated request from a different one with the same id.
 
-    `council` is the task's as it was stored then; None: one is made for the task. `asked_approval` is what the caller
-    asked for where the tenant's rules asked for more; None: the task has what was asked for.
+    `council` is the task's council as it was stored then; None: one is made for the task. `asked_approval` is the
+    policy that the caller asked for where the tenant's rules require a stricter one; None: the task has what was asked
+    for.
     """
 
     task: Task
@@ -97,9 +98,9 @@ class RunStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunClaimed:
-    """A host takes a run's subject over; writers of a lower generation are fenced from here on.
+    """A host takes over the subject of a run; writers of a lower generation are fenced from here on.
 
-    Where it `resumes`, conversation and audit chain go on; otherwise both begin anew.
+    With `resumes` the conversation and the audit chain continue; otherwise both start again.
     """
 
     generation: int
@@ -118,7 +119,7 @@ class ModelReplied:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelAwaited:
-    """The run waits, since no model server serves; with `waited_ms` it does no more."""
+    """The run waits because no model server is available; with `waited_ms` the wait is over."""
 
     waited_ms: int = 0
     type: Literal["model_awaited"] = "model_awaited"
@@ -126,7 +127,7 @@ class ModelAwaited:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageAdded:
-    """The fleet itself said something to the model (a reminder, a correction)."""
+    """The fleet itself added a message for the model (a reminder, a correction)."""
 
     step: int
     message: Message
@@ -135,7 +136,7 @@ class MessageAdded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallRepaired:
-    """A call was repaired before it was carried out; `call_id` is empty where the reply as a whole was."""
+    """A call was repaired before it ran; `call_id` is empty where the reply as a whole was repaired."""
 
     step: int
     repairs: tuple[str, ...]
@@ -177,7 +178,7 @@ class PlanMade:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkspaceCheckpointed:
-    """The clone as it stood: `commit` holds the tree with untracked files, on top of `head`; `bundle` has both.
+    """A checkpoint of the clone: `commit` holds the tree with untracked files, on top of `head`; `bundle` has both.
 
     Without a bundle nothing differs from the base commit.
     """
@@ -193,7 +194,7 @@ class WorkspaceCheckpointed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkspaceNotKept:
-    """The clone could not be stored, being too large; a run that is lost goes on from what was kept before."""
+    """The clone is too large for a checkpoint; if the run is lost, it resumes from the checkpoint before."""
 
     step: int
     reason: str
@@ -202,7 +203,7 @@ class WorkspaceNotKept:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApprovalRequested:
-    """An agent waits for a person; its run goes on from here once they decided."""
+    """An agent waits for a person; its run resumes from here after the decision."""
 
     request: ApprovalRequest
     usage: Usage = field(default_factory=Usage)
@@ -211,7 +212,7 @@ class ApprovalRequested:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApprovalResolved:
-    """A person decided, or the time for it was up. Written by the execution itself."""
+    """A person decided, or the request expired. Written by the execution itself."""
 
     resolution: ApprovalResolution
     type: Literal["approval_resolved"] = "approval_resolved"
@@ -219,7 +220,7 @@ class ApprovalResolved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApprovalRefused:
-    """Somebody was not let decide: `caller`, who authenticated, had handed in what it is about. Told once of each."""
+    """A decision was refused: the authenticated `caller` had submitted the task. Once per approval and caller."""
 
     approval_id: str
     decision: ApprovalDecision
@@ -255,7 +256,7 @@ class RunFinished:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditHeadSigned:
-    """The orchestrator has recomputed an agent's audit chain and signed where it stands."""
+    """The orchestrator has recomputed an agent's audit chain and signed its head."""
 
     head: SignedHead
     type: Literal["audit_head_signed"] = "audit_head_signed"
@@ -272,7 +273,7 @@ class RunLost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStopped:
-    """An agent had nothing left to win, and is ended by its execution before its time."""
+    """The execution ended an agent early, because another candidate is convincing already."""
 
     stopped_agent_id: str
     reason: str
@@ -281,7 +282,7 @@ class RunStopped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunReassigned:
-    """An agent's process died; its run goes on from its log in another one. `attempt` counts from 2."""
+    """An agent's process died; another one resumes the run from its log. `attempt` counts from 2."""
 
     lost_agent_id: str
     reason: str
@@ -291,7 +292,7 @@ class RunReassigned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApprovalAwaited:
-    """The execution has heard that an agent waits for a person."""
+    """The execution has recorded that an agent waits for a person."""
 
     request: ApprovalRequest
     type: Literal["approval_awaited"] = "approval_awaited"
@@ -299,7 +300,7 @@ class ApprovalAwaited:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CandidateReviewed:
-    """A peer's review of a candidate has come in."""
+    """A peer has reviewed a candidate."""
 
     critique: Critique
     type: Literal["candidate_reviewed"] = "candidate_reviewed"
@@ -307,7 +308,7 @@ class CandidateReviewed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RevisionJudged:
-    """Whether a revision takes the place of what it revises, and why."""
+    """Whether a revision replaces the candidate that it revises, and why."""
 
     candidate_id: str
     revises: str
@@ -326,7 +327,7 @@ class VotesCast:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CandidateScored:
-    """A verifier model has scored a candidate, or was to."""
+    """A verifier model has scored a candidate, or has failed to (`score.error`)."""
 
     score: VerifierScore
     type: Literal["candidate_scored"] = "candidate_scored"
@@ -342,7 +343,7 @@ class SubtasksDerived:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubtaskStarted:
-    """A subtask is handed in as an execution of its own; `base_commit` has what it depends on merged in."""
+    """A subtask was submitted as an execution of its own; `base_commit` has its dependencies merged in."""
 
     subtask_id: str
     execution_id: str
@@ -361,9 +362,9 @@ class SubtaskEnded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextGathered:
-    """What agents are told beside their task: the project's context and what is remembered. Untrusted text.
+    """The context that agents get beside their task: the project's, and memories. Untrusted text.
 
-    `error` says why there is none where some was wanted; the execution goes on without.
+    `error` says why there is none although it was wanted; the execution continues without.
     """
 
     context: GatheredContext
@@ -373,11 +374,11 @@ class ContextGathered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeUpdated:
-    """A node of a workflow stands somewhere else. `inputs` and `output` are exact JSON, large ones by reference.
+    """The status of a workflow's node changed. `inputs` and `output` are exact JSON, large ones by reference.
 
     The item of a map is written `<node>[<index>]`, a node of a sub-workflow `<node>/<its node>`. `attempt` counts from
-    1, `failures` are those of them that failed; `execution_id` is that of the execution which does the node's work,
-    where one does.
+    1, `failures` is how many attempts failed; `execution_id` names the execution that does the node's work, if there
+    is one.
     """
 
     node_id: str
@@ -399,9 +400,9 @@ class NodeUpdated:
 class BreakpointsSet:
     """A person steers a workflow; written by callers. `action` is pause, step or continue.
 
-    `pause` holds before every node that has not begun; `step` lets one paused node go (`node_id`, empty: all that are
-    paused now) and holds again; `continue` goes on to the next breakpoint. An approved plan is carried out from a
-    `continue` on, within `limits`, and holds where its model server failed.
+    `pause` holds before every node that has not started; `step` releases one paused node (`node_id`, empty: all that
+    are paused now) and holds again; `continue` runs to the next breakpoint. An approved plan runs from a `continue` on,
+    within `limits`, and holds where its model server failed.
     """
 
     action: str
@@ -413,7 +414,7 @@ class BreakpointsSet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkflowFinished:
-    """What a workflow gave, as exact JSON; large ones by reference."""
+    """The output of a workflow, as exact JSON; a large one by reference."""
 
     output: str = ""
     output_blob: BlobRef | None = None
@@ -440,7 +441,7 @@ class ChecksStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaselineFinished:
-    """What the tests say of the untouched commit; `error` says why that could not be found out."""
+    """The test results of the untouched commit; `error` says why there are none."""
 
     baseline: Baseline | None = None
     error: str = ""
@@ -449,7 +450,7 @@ class BaselineFinished:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvironmentRunFinished:
-    """What an environment run came to; where it is kept, the baseline that it leads to follows."""
+    """The result of an environment run; where its proposal is kept, the new baseline follows."""
 
     run: EnvironmentRun
     type: Literal["environment_run_finished"] = "environment_run_finished"
@@ -457,7 +458,7 @@ class EnvironmentRunFinished:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChecklistMade:
-    """What the task's statement asks for, with probes and what they come to on the untouched commit."""
+    """What the task's statement asks for, with probes and their results on the untouched commit."""
 
     checklist: Checklist
     type: Literal["checklist_made"] = "checklist_made"
@@ -471,7 +472,7 @@ class ChecksFinished:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CandidatesExamined:
-    """The new tests of the candidates that stand ran on the sources of the others."""
+    """The new tests of each accepted candidate ran on the sources of the others."""
 
     examination: Examination
     type: Literal["candidates_examined"] = "candidates_examined"
@@ -486,7 +487,7 @@ class CandidatesRanked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WinnerDelivered:
-    """The winner stands in the target repository; `report` is what the checks said there."""
+    """The winner is in the target repository; `report` has the checks of the delivered commit."""
 
     delivered: Delivered
     report: CheckReport
@@ -495,7 +496,7 @@ class WinnerDelivered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefusedKept:
-    """Nobody won; the best candidate's commit stays under a reference that is no branch."""
+    """Nobody won; the best candidate's commit is kept under a reference that is not a branch."""
 
     candidate_id: str
     delivered: Delivered
@@ -531,16 +532,16 @@ class ExecutionFinished:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultPublished:
-    """Subscribers have been told; until this stands, a restart tells them again (the result bus keeps it to once)."""
+    """The result was published; without this event a restart publishes it again (the result bus drops duplicates)."""
 
     type: Literal["result_published"] = "result_published"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutionErased:
-    """All that was kept of an execution is erased, every other event too; a scope says of what that was part.
+    """All that was stored of an execution is erased, including every other event; of audit chains the hashes remain.
 
-    `scope` is `execution`, `caller`, `tenant` or `retention`; `by` is who had it done. Of audit chains the hashes stay.
+    `scope` is what was erased as a whole: `execution`, `caller`, `tenant` or `retention`; `by` is who asked for it.
     """
 
     scope: str
@@ -608,7 +609,7 @@ EventBody = (
 class Writer:
     """Who writes: one agent run of one execution, or the execution itself. Each has a subject of its own.
 
-    `traceparent` and `since`, when the execution was accepted (UTC, ISO 8601), are for whoever traces what is written.
+    Traces use `traceparent` and `since`, when the execution was accepted (UTC, ISO 8601).
     """
 
     tenant: str
@@ -620,7 +621,7 @@ class Writer:
     since: str = ""
 
     def event(self, body: EventBody, *, ordinal: int, at: str) -> Event:
-        """The event with which this writer says `body`, as its `ordinal`-th (from 1) of this generation."""
+        """The event that holds `body`, the `ordinal`-th (from 1) of this writer and generation."""
         return Event(
             id=f"{self.execution_id}/{self.agent_id}/{self.generation}/{ordinal}",
             tenant=self.tenant,

@@ -1,4 +1,4 @@
-"""Cross-examination: the new tests of each candidate on the source of every other one, and what that comes to."""
+"""Cross-examination: the new tests of each candidate on the source of every other one, and the verdicts they imply."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ from math import fsum
 
 from swe_ai_fleet.domain.candidate import CheckKind, CheckReport, ForeignTests, Verdict
 from swe_ai_fleet.domain.test_run import Crossing, ForeignFailure
-from swe_ai_fleet.domain.text import one_line
+from swe_ai_fleet.domain.text import first_names, one_line
 
 STATEMENT = "the statement"
-"""Stands for the author of probes: it has no source, and saw nobody's. No candidate's id has a space."""
+"""The author id of probes: it has no source, and has seen nobody's. Candidate ids contain no space."""
 PROBE_MARK = ": `"
-"""Stands between the words that a probe is for and its command, in its name."""
+"""In the name of a probe, between the words of the statement and the command."""
 LITTLE = 0.25
-"""What a test weighs that nobody but its author stands behind: it may be wrong."""
+"""The weight of a test that only its author supports: it may be wrong."""
 PROBES_TO_VERIFY = 2
-"""So many probes have to pass on a candidate that nothing else shows: nobody has seen that any single one is right."""
-_NOTHING_SAID = 0.5
-_NAMED = 3
-_SAID = 5
+"""How many probes must pass to verify a candidate without other evidence: no single probe is known to be right."""
+_NEUTRAL = 0.5
+
+_MAX_FAILURES = 5
 _COMMAND_CHARS = 120
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TestSet:
-    """The new tests of one candidate, or of several that bring the same.
+    """The new tests of one candidate, or of several with the same tests.
 
     Each of `tests` fails on the untouched source and passes on the source of each of `candidates`, its authors; the
-    probes of the task's statement are tests of STATEMENT, which has no source. Those
-    among them that are `proofs` are commands by which an author showed a fault of somebody else's source in a review:
-    who wrote one has seen that source, and it may pass on the untouched one. So a proof speaks against what fails it,
-    the louder the more others pass it, and for nobody.
+    probes of the task's statement are tests of STATEMENT, which has no source. `proofs` are those tests that are
+    commands with which an author showed a fault of another source in a review: their author has seen that source, and
+    they may pass on the untouched one. So a proof counts against the sources that fail it, the more the more others
+    pass it, and never in favour of a source.
     """
 
     __test__ = False
@@ -49,7 +49,7 @@ class TestSet:
 
     @property
     def authors(self) -> tuple[str, ...]:
-        """The candidates that stand behind the tests by their own source; none behind probes of the statement."""
+        """The candidates whose own source passes the tests; none for probes of the statement."""
         return () if self.candidates == (STATEMENT,) else self.candidates
 
     def on(self, candidate_id: str) -> Crossing | None:
@@ -59,11 +59,11 @@ class TestSet:
         return next((crossing for crossing in self.crossings if crossing.candidate_id == candidate_id), None)
 
     def shown_by(self, crossing: Crossing) -> tuple[str, ...]:
-        """The tests that pass in a crossing, without the proofs."""
+        """The tests that pass in a crossing, proofs excluded."""
         return tuple(test for test in crossing.passed if test not in self.proofs)
 
     def with_fault(self, fault: ShownFault) -> TestSet:
-        """The same with a fault that its author showed; the command is the name of the test."""
+        """The test set with a fault that its author showed; the command is the name of the test."""
         test = one_line(f"`{fault.command}`", _COMMAND_CHARS)
         crossings = {crossing.candidate_id: crossing for crossing in self.crossings}
         for name in dict.fromkeys((fault.candidate_id, *fault.fails_on, *fault.passes_on)):
@@ -83,7 +83,7 @@ class TestSet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conflict:
-    """Two candidates each of which fails a test of the other that nobody else's change passes: one of them errs."""
+    """Two candidates that each fail a test of the other which no third change passes: one of the two is wrong."""
 
     candidate_id: str
     test: str
@@ -93,9 +93,9 @@ class Conflict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownFault:
-    """A fault of one candidate's source that the author of another one showed by a command: it passes on its own.
+    """A fault of one candidate's source, shown by another author with a command that passes on the author's own source.
 
-    Of the other candidates the command passes on those that `passes_on` names, and fails on those of `fails_on`.
+    Of the other candidates the command passes on those in `passes_on`, and fails on those in `fails_on`.
     """
 
     author_id: str
@@ -108,7 +108,7 @@ class ShownFault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examination:
-    """A matrix of sources and tests. `candidates` stand for one source each, those of equal behaviour for one."""
+    """A matrix of sources and tests. Each of `candidates` stands for one source; equal behaviour is one source."""
 
     candidates: tuple[str, ...] = ()
     sets: tuple[TestSet, ...] = ()
@@ -117,15 +117,13 @@ class Examination:
     duration_ms: int = 0
 
     def with_conflicts(self) -> Examination:
-        """The same with its conflicts."""
+        """The examination with its conflicts."""
         return replace(self, conflicts=tuple(Matrix(self).conflicts()))
 
     def with_faults(self, faults: Iterable[ShownFault]) -> Examination:
-        """The same with shown faults as tests of those who showed them, run where they were shown."""
+        """The examination with shown faults as tests of the authors who showed them."""
         sets = list(self.sets)
-        for fault in sorted(
-            faults, key=lambda fault_found: (fault_found.author_id, fault_found.candidate_id, fault_found.command)
-        ):
+        for fault in sorted(faults, key=lambda shown: (shown.author_id, shown.candidate_id, shown.command)):
             at = next((at for at, test_set in enumerate(sets) if fault.author_id in test_set.candidates), len(sets))
             own = sets[at] if at < len(sets) else TestSet(candidates=(fault.author_id,), tests=())
             sets[at:] = [own.with_fault(fault), *sets[at + 1 :]]
@@ -134,7 +132,7 @@ class Examination:
 
 @dataclass(frozen=True)
 class Matrix:
-    """What an examination says of the candidates. Everything is counted by authors: many tests are no louder than few.
+    """The conclusions of an examination. Counts are by author: many tests of one author weigh no more than few.
 
     That programs and tests which agree are right more often is CodeT's dual execution agreement (Chen et al., 2022,
     arXiv:2207.10397); CodeMonkeys lets the tests of all candidates vote (Ehrlich et al., 2025, arXiv:2501.14723).
@@ -143,14 +141,14 @@ class Matrix:
     examination: Examination
 
     def authors_passed(self, candidate_id: str) -> int:
-        """Of how many authors a source passes the tests, as far as they can say something; its own are among them.
+        """How many authors' tests a source passes, where they ran to a result; its own author is included.
 
-        The statement is none of these: no source shows that its probes are right.
+        The statement is not: no source shows that its probes are right.
         """
         return self._passed.get(candidate_id, 0)
 
     def foreign_authors(self, candidate_id: str) -> tuple[int, int]:
-        """The tests of how many other authors pass, and of how many anything can be said."""
+        """Of how many other authors all tests pass, and of how many any test ran to a result."""
         crossings = [
             crossing for tests, crossing in self._foreign(candidate_id) if tests.shown_by(crossing) or crossing.failed
         ]
@@ -169,49 +167,50 @@ class Matrix:
         return tuple(crossing.candidate_id for crossing in tests.crossings if test in crossing.passed)
 
     def value(self, candidate_id: str) -> float:
-        """How the tests of all authors speak of a source: 0 all against, 1 all for, a half where none says anything.
+        """How the tests of all authors rate a source: 0 all against, 1 all in favour, 0.5 without any result.
 
-        `(1/2 + sum(weights of those for)) / (1 + sum(all weights))`, each author counted once by the weightiest test
-        that fails, else by the weightiest that passes. Its own tests count where others pass them too: all who pass a
-        test stand equal, and nobody's word about their own work counts.
+        `(1/2 + sum(weights in favour)) / (1 + sum(all weights))`, each author counted once by the weightiest test
+        that fails, else by the weightiest that passes. Its own tests count where others pass them too: then all who
+        pass a test are equal, and nobody is judged by their own word.
         """
-        speaking: list[tuple[float, bool]] = []
+        weights: list[tuple[float, bool]] = []
         for tests in self.examination.sets:
             crossing = tests.on(candidate_id)
             if crossing is None:
                 continue
             against = max((self.weight(tests, failure.test) for failure in crossing.failed), default=0.0)
-            speaking += [(against, False)] if against else []
+            weights += [(against, False)] if against else []
             own = candidate_id in tests.candidates
             passed = [test for test in tests.shown_by(crossing) if not own or self.passers(tests, test)]
             if passed and against <= LITTLE:
-                speaking.append((max(self.weight(tests, test) for test in passed), True))
-        # Sorted: the order of floating-point sums must not depend on the order of candidates.
-        good = fsum(weight for weight, speaks_for in speaking if speaks_for)
-        return (_NOTHING_SAID + good) / (1 + fsum(weight for weight, _ in speaking))
+                weights.append((max(self.weight(tests, test) for test in passed), True))
+        # fsum is exact: the result must not depend on the order of candidates.
+        in_favour = fsum(weight for weight, favours in weights if favours)
+        return (_NEUTRAL + in_favour) / (1 + fsum(weight for weight, _ in weights))
 
     def weight(self, tests: TestSet, test: str) -> float:
-        """What a test weighs: `(n + 1/4) / (n + 1)`, below 1, where n other authors stand behind it.
+        """The weight of a test: `(n + 1/4) / (n + 1)`, below 1, where n other authors support it.
 
         These are the authors of other sources that pass it. Where there is none, they are those whose tests its
-        author's source passes, if it fails no other author's tests: nothing contradicts it. A test
-        that nobody stands behind weighs half of that, where others pass none of its author's. Of a probe the first
-        source that passes is what an author's own is of a test.
+        author's source passes, if it fails no other author's tests: nothing contradicts it. Without support the weight
+        is half of that where others pass none of its author's tests. For a probe the first source that passes counts
+        as the author's own.
         """
-        behind = len(self.passers(tests, test))
+        supporters = len(self.passers(tests, test))
         if not tests.authors:
-            behind = max(0, behind - 1)
-        elif not behind:
+            supporters = max(0, supporters - 1)
+        elif not supporters:
             unopposed = [name for name in tests.authors if not self.failures(name)]
-            behind = max((self.authors_passed(name) - 1 for name in unopposed), default=0)
-        if not behind and not any(self.passers(tests, other) for other in tests.tests):
+            supporters = max((self.authors_passed(name) - 1 for name in unopposed), default=0)
+        if not supporters and not any(self.passers(tests, other) for other in tests.tests):
             return LITTLE / 2
-        return (behind + LITTLE) / (behind + 1)
+        return (supporters + LITTLE) / (supporters + 1)
 
     def disputes(self, candidate_id: str) -> list[tuple[TestSet, tuple[str, ...]]]:
         """The failing tests of authors whose own source passes the tests of at least as many authors.
 
-        For a probe of the statement the sources that pass it stand in: one that nobody passes may be wrong itself.
+        For a probe of the statement the sources that pass it count as its authors: a probe that no source passes may be
+        wrong itself.
         """
         own = self.authors_passed(candidate_id)
         return [
@@ -221,7 +220,7 @@ class Matrix:
         ]
 
     def supporters(self, candidate_id: str) -> list[tuple[TestSet, Crossing]]:
-        """The other authors whose tests pass on a source, none of theirs failing; the statement by several probes."""
+        """The other authors whose tests all pass on a source; the statement only with several probes."""
         return [
             (tests, crossing)
             for tests, crossing in self._foreign(candidate_id)
@@ -229,9 +228,9 @@ class Matrix:
         ]
 
     def contest(self, candidate_id: str) -> tuple[str, str] | None:
-        """Another candidate and a test of this one's own that fails there, where nobody stands behind the test.
+        """Another candidate that fails one of this candidate's own, unsupported tests, and that test, or None.
 
-        A source that fails all of them as the untouched source does has not tried, and contests nothing.
+        A source that fails all of them just as the untouched source does has not tried, and contests nothing.
         """
         if self.supporters(candidate_id):
             return None
@@ -247,9 +246,9 @@ class Matrix:
         return None
 
     def undecided(self, candidate_id: str) -> tuple[str, str] | None:
-        """Another candidate that passes every test which this one passes but for one probe, and that probe.
+        """Another candidate that passes all this one's passing tests but one probe, and that probe, or None.
 
-        Nobody else passes it: a single probe may be as wrong as whoever passes it.
+        No other candidate passes the probe: it may be wrong, and the candidate that passes it, too.
         """
         for tests, crossing in self._foreign(candidate_id):
             lone = [test for test in crossing.passed if self.passers(tests, test) == (candidate_id,)]
@@ -263,14 +262,15 @@ class Matrix:
         return None
 
     def judged(self, candidate_id: str, report: CheckReport) -> CheckReport:
-        """The report with what the tests of others say, and with the verdict that it has beside the others.
+        """The report with the results of others' tests, and with the verdict in comparison with the other candidates.
 
-        Nothing lifts what is refuted. What only its own tests verify is unverified where a test of another author
-        speaks against it whose word counts no less, or where nobody stands behind its own tests and another candidate
-        that tried fails one. What existing tests verify stays verified. What nothing has shown yet is verified by
-        another author's tests: a test and a source of two authors who did not see each other's work agree. Probes of
-        the statement do so only where several pass, and where tests ran that could have broken. Whom one probe alone
-        tells from somebody else is unverified, unless existing tests verify it.
+        A refuted candidate stays refuted, and one that existing tests verify stays verified. One that only its own
+        tests verify becomes unverified where a test of another author fails whose source passes the tests of as many
+        authors, or where nobody supports its own tests and another candidate that tried fails one. An unverified
+        candidate becomes verified by another author's tests: a test and a source agree whose authors did not see each
+        other's work. Probes of the statement verify only where several pass, and where tests ran that could have
+        broken. A candidate that only one probe distinguishes from another is unverified, unless existing tests verify
+        it.
         """
         if not report.accepted or candidate_id not in self.examination.candidates or not self.examination.sets:
             return report
@@ -287,24 +287,24 @@ class Matrix:
             probes_passed=counts[0],
             probes_asked=counts[1],
         )
-        return self._weighed(candidate_id, replace(report, foreign=foreign))
+        return self._with_verdict(candidate_id, replace(report, foreign=foreign))
 
     def _failure_texts(self, candidate_id: str) -> tuple[str, ...]:
-        """The first tests of others that fail on a source, each with what it said; of a probe the words it is for.
+        """The first tests of others that fail on a source, each with its message; a probe by its words alone.
 
-        A probe's command is for nobody who may still write a source: it would be solved instead of the task.
+        Authors who may still write a source must not see a probe's command: they would solve it instead of the task.
         """
         failed = [
             (failure.test if tests.authors else failure.test.partition(PROBE_MARK)[0], failure.message)
             for tests, crossing in self._foreign(candidate_id)
             for failure in crossing.failed
         ]
-        return tuple(f"{test}: {message}" if message else test for test, message in failed[:_SAID])
+        return tuple(f"{test}: {message}" if message else test for test, message in failed[:_MAX_FAILURES])
 
-    def _weighed(self, candidate_id: str, report: CheckReport) -> CheckReport:
+    def _with_verdict(self, candidate_id: str, report: CheckReport) -> CheckReport:
         disputes = self.disputes(candidate_id)
         if report.verdict is Verdict.VERIFIED and report.shown_by_itself:
-            reasons = [self._disputed(*dispute) for dispute in disputes]
+            reasons = [self._dispute_text(*dispute) for dispute in disputes]
             if not reasons and (contest := self.contest(candidate_id)):
                 reasons = [f"nothing but its own tests shows it, and {contest[0]}'s change fails {contest[1]}"]
             if not reasons and (undecided := self.undecided(candidate_id)):
@@ -316,14 +316,14 @@ class Matrix:
             supporter for supporter in self.supporters(candidate_id) if supporter[0].authors or _tested(report)
         ]
         if lifts and supporters and not self.undecided(candidate_id):
-            tests = _listed([test for tests, crossing in supporters for test in tests.shown_by(crossing)])
+            tests = first_names([test for tests, crossing in supporters for test in tests.shown_by(crossing)])
             authors = _listed_authors([test_set for test_set, _ in supporters])
             reason = f"{authors} fail without the change and pass with it: {tests}"
             return replace(report, verdict=Verdict.VERIFIED, reasons=(reason, *report.reasons))
         return report
 
     def conflicts(self) -> Iterator[Conflict]:
-        """Pairs of candidates that fail a test of each other's which nobody else's change passes."""
+        """Pairs of candidates that fail a test of each other which no third change passes."""
         for at, tests in enumerate(self.examination.sets):
             for others in self.examination.sets[at + 1 :]:
                 ours, others_failure = self._lone_failure(tests, others), self._lone_failure(others, tests)
@@ -331,7 +331,7 @@ class Matrix:
                     yield Conflict(candidate_id=others.name, test=ours, other_id=tests.name, other_test=others_failure)
 
     def _lone_failure(self, tests: TestSet, others: TestSet) -> str:
-        """A test that fails on the source of the authors of other tests, and that nobody else's change passes."""
+        """A test that fails on the source of the authors of `others`, and that no third change passes; empty: none."""
         crossings = (tests.on(name) for name in others.candidates)
         failed = [failure.test for crossing in crossings if crossing is not None for failure in crossing.failed]
         return next((test for test in failed if not self.passers(tests, test)), "")
@@ -355,7 +355,7 @@ class Matrix:
         return {name: sum(passes(name, tests) for tests in sets) for name in self.examination.candidates}
 
     def _passing(self, candidate_id: str) -> frozenset[tuple[str, str]]:
-        """The tests that a source passes, with the names of their sets; its own are among them."""
+        """The tests that a source passes, each with the name of its set; its own included."""
         crossings = ((tests, tests.on(candidate_id)) for tests in self.examination.sets)
         return frozenset(
             (tests.name, test) for tests, crossing in crossings if crossing for test in tests.shown_by(crossing)
@@ -364,15 +364,15 @@ class Matrix:
     def _passers(self, tests: TestSet, failed: Sequence[str]) -> list[str]:
         return sorted({name for test in failed for name in self.passers(tests, test)})
 
-    def _disputed(self, tests: TestSet, failed: Sequence[str]) -> str:
-        """A dispute in words: whose tests fail, and who stands behind them."""
+    def _dispute_text(self, tests: TestSet, failed: Sequence[str]) -> str:
+        """A dispute in words: whose tests fail, and who supports them."""
         passers = self._passers(tests, failed)
         counted = f"{len(failed)} {'test' if tests.authors else 'probe'}{'s' if failed[1:] else ''} of {tests.name}"
         if passers:
-            counted += f", which {_listed(passers)}'s change passes too,"
+            counted += f", which {first_names(passers)}'s change passes too,"
         elif (others := max(map(self.authors_passed, tests.authors), default=0) - 1) > 0:
             counted += f", whose change passes the tests of {others} other author{'s' if others > 1 else ''},"
-        return f"{counted} fail{'' if failed[1:] else 's'}: {_listed(failed)}"
+        return f"{counted} fail{'' if failed[1:] else 's'}: {first_names(failed)}"
 
 
 def _tested(report: CheckReport) -> bool:
@@ -382,12 +382,7 @@ def _tested(report: CheckReport) -> bool:
 
 
 def _listed_authors(test_sets: Sequence[TestSet]) -> str:
-    """Whose tests these are, as the beginning of a sentence."""
+    """The authors of tests, as the beginning of a sentence."""
     names = [tests.name for tests in test_sets if tests.authors]
-    kinds = [f"the new tests of {_listed(names)}"] if names else []
+    kinds = [f"the new tests of {first_names(names)}"] if names else []
     return " and ".join((*kinds, f"probes of {STATEMENT}") if len(names) < len(test_sets) else kinds)
-
-
-def _listed(names: Sequence[str]) -> str:
-    listed = ", ".join(names[:_NAMED])
-    return listed + (f" and {len(names) - _NAMED} more" if names[_NAMED:] else "")

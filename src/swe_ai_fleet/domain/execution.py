@@ -28,7 +28,7 @@ _STEPS = (events.MessageAdded, events.ModelReplied, events.ToolStarted, events.T
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningChecks:
-    """Checks that have begun, at `since` (ISO 8601, UTC). `command` is empty where nobody knows it yet."""
+    """Checks that started at `since` (ISO 8601, UTC). `command` is empty as long as it is not known."""
 
     command: str
     since: str
@@ -36,19 +36,19 @@ class RunningChecks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutionState:
-    """An execution as its events tell it. Times are ISO 8601, UTC; `last_sequence` is that of the last event folded.
+    """The state of an execution. Times are ISO 8601, UTC; `last_sequence` is that of the last event folded.
 
-    `requests` and `resolutions` are, by approval id, what people were asked and what they said. `owner` is the
-    orchestrator that drives it, empty before the first claim. `dropped` are revisions that did not take the place of
-    what they revise, `stopped` are agents that had nothing left to win; both say why. `integration` is what the
-    subtasks merged so far add up to. `context` is None as long as none is gathered. `nodes` are those of a workflow as
-    they stand, `steering` what people said to it, in order.
-    `asked_approval` is what the caller asked for where the tenant's rules asked for more; `refused` are approvals and
-    who was not let decide about them. `checking` are the checks under way by candidate, those of the untouched commit
-    under the empty name. `refused_kept` is where the best candidate is kept where nobody won, `hand_deliveries` are
-    what people had delivered after the end. `examinations` are those of candidates that stood together, the last one
-    last. `scores` are those of a verifier model, by candidate. A report has the verdict of the ranking, once there is
-    one. `signed_heads` say, by agent, where its last audit chain was signed last.
+    `requests` and `resolutions` are, by approval id, the questions to people and their decisions. `owner` is the
+    orchestrator that drives it, empty before the first claim. `dropped` has the revisions that did not replace what
+    they revise, `stopped` the agents that were ended early; both with the reason. `integration` is the repository with
+    the subtasks merged so far. `context` is None until it is gathered. `nodes` has the last update of each workflow
+    node, `steering` what people told the workflow, in order. `asked_approval` is the policy that the caller asked for
+    where the tenant's rules require a stricter one; `refused` has pairs of an approval and a caller whose decision
+    about it was refused. `checking` has the checks under way by candidate, those of the untouched commit under the
+    empty name. `refused_kept` says where the best candidate is kept if nobody won, `hand_deliveries` are the deliveries
+    that people ordered after the end. `examinations` are in the order in which they were made. `scores` are those of a
+    verifier model, by candidate. Once there is a ranking, reports have its verdicts. `signed_heads` has the last signed
+    head of each agent's last audit chain.
     """
 
     execution_id: str
@@ -106,7 +106,7 @@ class ExecutionState:
 
     @property
     def proposal(self) -> EnvironmentProposal | None:
-        """What an environment run found out, this execution's or an earlier one's; None where nothing was used."""
+        """The proposal in use of an environment run, this execution's or an earlier one's; None: none is in use."""
         if self.environment_run is not None and self.environment_run.kept:
             return self.environment_run.proposal
         learned = self.baseline.report.learned if self.baseline is not None else None
@@ -114,12 +114,12 @@ class ExecutionState:
 
     @property
     def examination(self) -> Examination | None:
-        """What the new tests of candidates said of the others' sources last; None where nothing did."""
+        """The last cross-examination of candidates; None where there was none."""
         return self.examinations[-1] if self.examinations else None
 
     @property
     def best_report(self) -> CheckReport | None:
-        """The evidence about what was delivered, else about the winner, or the best where nobody won.
+        """The evidence about the delivered commit, else about the winner, else about the best candidate.
 
         None before there is a ranking.
         """
@@ -131,7 +131,7 @@ class ExecutionState:
 
     @property
     def spent(self) -> Usage:
-        """What its agents have spent so far, as far as their runs say."""
+        """What its agents have spent so far, by the events of their runs."""
         return sum((agent.usage for agent in self.agents.values()), Usage())
 
     @property
@@ -148,16 +148,16 @@ class ExecutionState:
 
     @property
     def pending(self) -> tuple[ApprovalRequest, ...]:
-        """What waits for a person, in the order in which it was asked; nothing once the execution has ended."""
+        """The requests that wait for a person, oldest first; none once the execution has ended."""
         if self.status.terminal:
             return ()
         return tuple(request for name, request in self.requests.items() if name not in self.resolutions)
 
 
 class Fold:
-    """Folds the events of one execution, one after the other; `state` is what they come to, None before the first.
+    """Folds the events of one execution, one after the other; `state` is the result, None before the first.
 
-    Steps of agents, by far the most events, are put into the state when somebody looks at it, not one by one.
+    Steps of agents, by far the most events, are put into the state when it is read, not one by one.
     """
 
     def __init__(self, state: ExecutionState | None = None) -> None:
@@ -227,18 +227,19 @@ def advance(state: ExecutionState | None, stored: StoredEvent) -> ExecutionState
         case events.CandidateDelivered():
             return replace(state, hand_deliveries=(*state.hand_deliveries, body))
         case _ if state.status.terminal and not isinstance(body, events.ExecutionClaimed | events.ResultPublished):
-            # What was on its way when it ended changes nothing any more.
+            # Events that arrive after the end change nothing.
             return state
         case events.ExecutionClaimed(generation=generation, owner=owner):
             state = replace(state, generation=generation, owner=owner)
-            return state if state.status.terminal else _standing(replace(state, status=ExecutionStatus.IN_PROGRESS))
+            return state if state.status.terminal else _with_status(replace(state, status=ExecutionStatus.IN_PROGRESS))
         case events.ApprovalRequested(request=request):
             return _with_request(state, request)
         case events.ApprovalAwaited(request=request):
             return _with_request(state, state.requests.get(request.approval_id, request))
         case events.ApprovalResolved(resolution=resolution):
             resolutions = {resolution.approval_id: resolution, **state.resolutions}
-            return _standing(replace(state, resolutions=resolutions, requests=_slimmed(state, resolution.approval_id)))
+            requests = _without_material(state.requests, resolution.approval_id)
+            return _with_status(replace(state, resolutions=resolutions, requests=requests))
         case events.ApprovalRefused(approval_id=approval_id, caller=caller):
             return replace(state, refused=state.refused | {(approval_id, caller)})
         case events.CancelRequested(reason=reason):
@@ -246,7 +247,7 @@ def advance(state: ExecutionState | None, stored: StoredEvent) -> ExecutionState
         case events.AuditHeadSigned(head=head):
             earlier = state.signed_heads.get(head.agent_id)
             later = earlier is None or (head.run, head.entries) > (earlier.run, earlier.entries)
-            # An agent that says so is not believed.
+            # Only the execution's word counts, not an agent's.
             if not later or event.agent_id != EXECUTION_SUBJECT:
                 return state
             return replace(state, signed_heads={**state.signed_heads, head.agent_id: head})
@@ -265,7 +266,9 @@ def advance(state: ExecutionState | None, stored: StoredEvent) -> ExecutionState
             reports = {**state.reports, report.candidate_id: report}
             return replace(state, reports=reports, checking=_without(state.checking, report.candidate_id))
         case events.CandidateReviewed(critique=critique):
-            return replace(state, critiques=_with_critique(state.critiques, critique))
+            # One with the same key replaces the earlier one.
+            others = (other for other in state.critiques if other.key != critique.key)
+            return replace(state, critiques=(*others, critique))
         case events.RevisionJudged(candidate_id=candidate_id, kept=kept, reason=reason):
             dropped = state.dropped if kept else {**state.dropped, candidate_id: reason}
             return replace(state, judged=state.judged | {candidate_id}, dropped=dropped)
@@ -293,7 +296,7 @@ def advance(state: ExecutionState | None, stored: StoredEvent) -> ExecutionState
         case events.CandidatesExamined(examination=examination):
             return replace(state, examinations=(*state.examinations, examination))
         case events.CandidatesRanked(ranking=ranking, winner_id=winner_id):
-            return replace(state, ranking=ranking, winner_id=winner_id, reports=_judged(state.reports, ranking))
+            return replace(state, ranking=ranking, winner_id=winner_id, reports=_with_verdicts(state.reports, ranking))
         case events.WinnerDelivered(delivered=delivered, report=report):
             return replace(state, delivered=delivered, delivery_report=report, checking={})
         case events.RefusedKept():
@@ -315,7 +318,7 @@ def advance(state: ExecutionState | None, stored: StoredEvent) -> ExecutionState
                 status=body.status,
                 winner_id=body.winner_id,
                 error=body.error,
-                # Of one that was cancelled, or failed, what its agents have spent is known from them alone.
+                # Cancelled and failed executions report no usage of their own; their agents' events do.
                 usage=body.usage if body.usage != Usage() else state.spent,
                 duration_ms=body.duration_ms,
                 finished_at=event.at,
@@ -323,32 +326,29 @@ def advance(state: ExecutionState | None, stored: StoredEvent) -> ExecutionState
         case events.ResultPublished():
             return replace(state, result_published=True)
         case events.RunClaimed(resumes=False) | events.RunFinished():
-            # Whoever begins anew, or has ended, no longer waits for what was asked before.
+            # A run that starts again, or has ended, no longer waits for its earlier requests.
             agent = advance_agent(_progress(state, event.agent_id), stored)
             return _withdrawn(_with_agent(state, agent), event.agent_id)
         case _:
             return _with_agent(state, advance_agent(_progress(state, event.agent_id), stored))
 
 
-def _judged(reports: Mapping[str, CheckReport], ranking: tuple[RankedCandidate, ...]) -> Mapping[str, CheckReport]:
-    """The reports with the verdicts that candidates have beside the others."""
-    own_reports = {
+def _with_verdicts(
+    reports: Mapping[str, CheckReport], ranking: tuple[RankedCandidate, ...]
+) -> Mapping[str, CheckReport]:
+    """The reports with the verdicts of the ranking, which compared the candidates."""
+    changed = {
         name: replace(report, verdict=ranked.verdict, reasons=ranked.verdict_reasons)
         for ranked in ranking
         if ranked.verdict_reasons
         for name in (ranked.candidate_id, *ranked.duplicates)
         if (report := reports.get(name)) is not None
     }
-    return {**reports, **own_reports}
+    return {**reports, **changed}
 
 
-def _without(checking: Mapping[str, RunningChecks], name: str) -> Mapping[str, RunningChecks]:
-    return {test_name: checks for test_name, checks in checking.items() if test_name != name}
-
-
-def _with_critique(critiques: tuple[Critique, ...], new: Critique) -> tuple[Critique, ...]:
-    """The critiques with one more; said again, a critique takes the place of the first."""
-    return (*(critique for critique in critiques if critique.key != new.key), new)
+def _without(checking: Mapping[str, RunningChecks], candidate_id: str) -> Mapping[str, RunningChecks]:
+    return {name: checks for name, checks in checking.items() if name != candidate_id}
 
 
 def _with_request(state: ExecutionState, request: ApprovalRequest) -> ExecutionState:
@@ -357,14 +357,14 @@ def _with_request(state: ExecutionState, request: ApprovalRequest) -> ExecutionS
         return state
     agent = replace(_progress(state, request.agent_id), status="awaiting_approval")
     requests = {**state.requests, request.approval_id: request}
-    return _standing(replace(_with_agent(state, agent), requests=requests))
+    return _with_status(replace(_with_agent(state, agent), requests=requests))
 
 
-def _slimmed(state: ExecutionState, approval_id: str) -> Mapping[str, ApprovalRequest]:
-    """The requests, without what was only there to decide about one that is decided: states are kept in memory."""
-    if (request := state.requests.get(approval_id)) is None:
-        return state.requests
-    return {**state.requests, approval_id: replace(request, memory="", diff="")}
+def _without_material(requests: Mapping[str, ApprovalRequest], decided: str) -> Mapping[str, ApprovalRequest]:
+    """The requests; the decided one without the long texts for its decision, since states are kept in memory."""
+    if (request := requests.get(decided)) is None:
+        return requests
+    return {**requests, decided: replace(request, memory="", diff="")}
 
 
 def _withdrawn(state: ExecutionState, agent_id: str) -> ExecutionState:
@@ -373,11 +373,11 @@ def _withdrawn(state: ExecutionState, agent_id: str) -> ExecutionState:
         for name, request in state.requests.items()
         if request.agent_id != agent_id or name in state.resolutions
     }
-    return _standing(replace(state, requests=remaining)) if len(remaining) < len(state.requests) else state
+    return _with_status(replace(state, requests=remaining)) if len(remaining) < len(state.requests) else state
 
 
-def _standing(state: ExecutionState) -> ExecutionState:
-    """The state with the status that what waits in it makes; an agent that waits for nothing is at work again."""
+def _with_status(state: ExecutionState) -> ExecutionState:
+    """The state with the status that its pending requests imply; agents that wait for none are running again."""
     if state.status not in (ExecutionStatus.IN_PROGRESS, ExecutionStatus.AWAITING_APPROVAL):
         return state
     waiting = {request.agent_id for request in state.pending}

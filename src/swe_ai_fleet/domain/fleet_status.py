@@ -1,6 +1,6 @@
-"""The fleet as it was just measured: machines, hosts, model servers, and the health of its components.
+"""Measurements of the fleet: machines, hosts, model servers, and the health of its components.
 
-None means that nothing reports a value.
+None means that no source reports a value.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class ComponentState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Component:
-    """One dependency as it answers now. `message` gives a fault's cause and its fix; latency in milliseconds."""
+    """The health of one dependency. `message` gives a fault's cause and its fix; latency in milliseconds."""
 
     name: str
     state: ComponentState
@@ -42,7 +42,7 @@ class GpuStatus:
 class MachineStatus:
     """A machine of the cluster. Sizes in bytes; `cpu_percent` is of all `cpus` together, 0 to 100.
 
-    `draining`: it is taken out of work. `unfit`: why no host of agents may run there; empty: it may.
+    `draining`: it gets no new work. `unfit`: why no host of agents may run there; empty: one may.
     """
 
     node_id: str
@@ -60,9 +60,9 @@ class MachineStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointUse:
-    """What one process has under way at a model server, by its public URL.
+    """The requests of one process at a model server, identified by its public URL.
 
-    `open_circuits`: how many of its pools keep away from the server for now.
+    `open_circuits`: how many of the process's pools avoid the server for now.
     """
 
     url: str
@@ -74,9 +74,9 @@ class EndpointUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostReport:
-    """What a host says of itself and of its machine. `memory` is its own, in bytes.
+    """The report of a host about itself and its machine. `memory` is its own, in bytes.
 
-    `waiting` are its calls that wait for any model server.
+    `waiting` is how many of its calls wait for any model server.
     """
 
     node: MachineStatus
@@ -87,7 +87,7 @@ class HostReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostStatus:
-    """An actor that agents run in. `running` are its calls running, `started_at` is in seconds since 1970."""
+    """An actor that runs agents. `running` is how many calls it runs now, `started_at` is in seconds since 1970."""
 
     host_id: str
     running: int
@@ -101,9 +101,9 @@ class HostStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaReport:
-    """What an orchestrator tells the others of its part of the fleet. `started_at` is in seconds since 1970.
+    """The report of an orchestrator about its part of the fleet. `started_at` is in seconds since 1970.
 
-    `unfit`: nodes whose hosts it refused, by id, and why.
+    `here` is about its own process; `unfit` has the nodes whose hosts it refused, by id, and why.
     """
 
     name: str
@@ -116,7 +116,7 @@ class ReplicaReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointStatus:
-    """A model server. `running` and `waiting` are requests there, whoever sent them; the rates are 0 to 1."""
+    """A model server. `running` and `waiting` count all requests there, of any sender; the rates are 0 to 1."""
 
     url: str
     model: str
@@ -131,12 +131,12 @@ class EndpointStatus:
 
 
 NEARLY_FULL = 0.9
-"""The share of what may be stored from which on nothing new is accepted, so that what runs can end."""
+"""From this share of the storage limit on no new task is accepted, so that running ones can finish."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageStatus:
-    """How full a stream is, or under the name `all` the fleet's account. Sizes in bytes; `max_bytes` 0: no limit."""
+    """How full a stream is, or, with the name `all`, the fleet's account. Sizes in bytes; `max_bytes` 0: no limit."""
 
     name: str
     messages: int
@@ -151,9 +151,9 @@ class StorageStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetStatus:
-    """All of it. `measured_at` is in seconds since 1970; `replicas` are the orchestrators that told, by name.
+    """The whole fleet. `measured_at` is in seconds since 1970; `replicas` are the orchestrators that reported.
 
-    `tenants` have what is stored for each of them, by name.
+    `tenants` has the storage of each tenant, by name.
     """
 
     measured_at: float

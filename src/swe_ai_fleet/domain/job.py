@@ -1,4 +1,4 @@
-"""Jobs: assignments as messages to whoever starts containers, and their outcomes; and which releases work together."""
+"""Jobs: assignments as messages to a runner of containers, and their outcomes; and which releases work together."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from swe_ai_fleet.domain.event import EventBody
 
 
 class JobPriority(StrEnum):
-    """The classes in which jobs wait; those of a higher one are begun first."""
+    """The classes of waiting jobs; those of a higher class start first."""
 
     HIGH = "high"
     NORMAL = "normal"
@@ -30,19 +30,19 @@ class JobPriority(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One assignment to be carried out in a container of its own.
+    """One assignment to run in a container of its own.
 
     Attributes:
-        job_id: Names it for ever: the same id is the same job, however often its message comes.
-        kind: Which assignment.
-        tenant: Whose.
-        task_id: Which task it is for.
-        execution_id: Which execution.
-        agent_id: The run in the log that it carries out; for checks the candidate's.
-        generation: Of that run; a job of a higher one takes the run over.
+        job_id: Its permanent id: the same id is the same job, however often the message arrives.
+        kind: The kind of assignment.
+        tenant: The tenant of the task.
+        task_id: The task.
+        execution_id: The execution.
+        agent_id: The run in the log that it does; for checks the candidate's.
+        generation: Of that run; a job of a higher generation takes over the run.
         errand: The assignment, as plain JSON; empty where it is in `blob`.
         blob: The assignment's JSON where it is too long for a message.
-        release: That of the orchestrator, which containers must fit; empty: any does.
+        release: That of the orchestrator, which containers must match; empty: any does.
     """
 
     job_id: str
@@ -58,12 +58,12 @@ class Job:
 
     @property
     def ids(self) -> dict[str, str]:
-        """What log lines about it name."""
+        """The fields of log lines about it."""
         return {"tenant": self.tenant, "execution_id": self.execution_id, "agent_id": self.agent_id}
 
     @property
     def run_id(self) -> str:
-        """What all generations of the same run share."""
+        """The id that all generations of the same run share."""
         return job_id(self.tenant, self.execution_id, str(self.kind), self.agent_id)
 
 
@@ -72,13 +72,13 @@ class JobOutcome:
     """How a job ended: with a value (as JSON, or in a blob), or with a fault.
 
     Attributes:
-        value: What the assignment gave, as JSON.
-        blob: The same where it is too long for a message.
-        fault: The `FleetError` that it ended with, by name; empty: none.
-        message: Its text.
-        field: What it names.
-        hint: The way out.
-        reason: Why the container ended without a word of its own (`OOMKilled`, `Evicted`, …); empty: it spoke.
+        value: The assignment's result, as JSON.
+        blob: The result's JSON where it is too long for a message.
+        fault: The class name of the `FleetError` that it ended with; empty: none.
+        message: The fault's text.
+        field: The field that the fault names.
+        hint: The fault's hint.
+        reason: Why the container ended without reporting an outcome (`OOMKilled`, `Evicted`, …); empty: it reported.
     """
 
     value: str = ""
@@ -96,9 +96,9 @@ def job_id(*parts: str) -> str:
 
 
 def seconds_of(assignment: Assignment[object]) -> float:
-    """How long the work itself may take, in seconds: the task's limits, or its checks one after the other, twice.
+    """How long the work itself may take, in seconds: the task's limit, for checks plus twice the limits of all checks.
 
-    A check looks at the baseline as well as at the candidate.
+    Each check runs on the baseline as well as on the candidate.
     """
     constraints = assignment.task.constraints
     if isinstance(assignment, CheckAssignment):
@@ -108,11 +108,11 @@ def seconds_of(assignment: Assignment[object]) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Release:
-    """The version of a process; all empty: older than the handshake.
+    """The version of a process; both empty: older than the handshake.
 
     Attributes:
         version: Of the code, such as `1.4.0`.
-        wire: Digest of the types that orchestrators and agent hosts exchange: assignments, what they give, events.
+        wire: Digest of the types that orchestrators and agent hosts exchange: assignments, their results, events.
     """
 
     version: str = ""
@@ -120,7 +120,7 @@ class Release:
 
     @classmethod
     def of(cls, text: str) -> Release:
-        """The release that is written so."""
+        """The release that `str` wrote."""
         version, _, wire = text.partition("+")
         return cls(version=version, wire=wire)
 
@@ -130,8 +130,8 @@ class Release:
     def misfit(self, host: Release) -> str:
         """Why an agent host of that release may not work for an orchestrator of this one; empty: it may.
 
-        Patch versions work together. Another wire format does not, not even one with optional fields more: an older
-        host would leave out what it was asked for, and write of its run in another way than its driver reads.
+        Patch versions work together. A different wire format does not, not even one with more optional fields: an older
+        host would ignore a part of its assignment, and write events that its driver reads differently.
         """
         if self.wire == host.wire and _minor(self) == _minor(host):
             return ""
@@ -144,7 +144,7 @@ def _minor(release: Release) -> list[str]:
 
 @cache
 def this_release() -> Release:
-    """What this process is of."""
+    """The release of this process."""
     description = "\n".join(sorted(_described((*ASSIGNMENT_TYPES.values(), Job, JobOutcome, *get_args(EventBody)))))
     return Release(version=version("swe-ai-fleet"), wire=hashlib.sha256(description.encode()).hexdigest()[:12])
 
@@ -155,8 +155,8 @@ def misfit(job: Job) -> str:
 
 
 def _described(types: Iterable[Any]) -> Iterator[str]:
-    """A line for each dataclass and enumeration that these are made of, with its fields as the source has them."""
-    # By identity, and kept: an alias that is collected would give its identity to the next one.
+    """A line for each dataclass and enumeration in these types, with its fields as the source has them."""
+    # By identity, and referenced: the id of a collected alias could be reused by the next one.
     seen, pending = dict[int, Any](), list[Any](types)
     while pending:
         kind = pending.pop()

@@ -1,7 +1,7 @@
-"""Text that others wrote, as values: parsed in one place, and read without believing that it has a particular shape.
+"""JSON of untrusted origin: parsed in one place, and read without assuming a particular shape.
 
-What comes out of here can be walked, written and logged without looking again: at most `MOST_DEPTH` levels deep, it
-has no halves of surrogate pairs. How long a text may be, whoever takes it in says.
+The values from here can be traversed, serialised and logged without another check: they are at most `MOST_DEPTH` levels
+deep and contain no lone surrogates. Callers bound the length of the text.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from typing import NoReturn, ParamSpec, TypeGuard, TypeVar
 from swe_ai_fleet.domain.text import well_formed
 
 MOST_DEPTH = 100
-"""So many levels of lists and objects are gone through: what is deeper would use up the stack of whoever reads it."""
+"""The most levels of lists and objects: a deeper value could overflow the stack of its reader."""
 
-_ESCAPED_HALF = re.compile(r"\\u[dD][89a-fA-F]")
+_ESCAPED_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
 def parsed(parse: Callable[P, R], *given: P.args, **named: P.kwargs) -> R:
-    """What a parser of any language makes of a stranger's text, which may nest more deeply than the parser can follow.
+    """The result of a parser for an untrusted text in any language.
 
-    Raises ValueError where it does, and whatever the parser raises.
+    Raises ValueError for a text that nests too deeply for the parser, and whatever the parser raises.
     """
     try:
         return parse(*given, **named)
@@ -36,14 +36,14 @@ def parsed(parse: Callable[P, R], *given: P.args, **named: P.kwargs) -> R:
 
 
 def parse_json(text: str | bytes, *, control_characters: bool = False, finite: bool = False) -> object:
-    """The value that a JSON text stands for; U+FFFD takes the place of halves of surrogate pairs.
+    """The value of a JSON text; U+FFFD replaces lone surrogates.
 
     Args:
-        control_characters: Texts may hold line ends and tabs as they are, as models write them.
+        control_characters: Strings may contain line ends and tabs unescaped, as models write them.
         finite: NaN, Infinity and numbers that are too large for a float are refused.
 
     Raises:
-        ValueError: The text is no JSON, no UTF-8, or nested too deeply.
+        ValueError: The text is not JSON, not UTF-8, or nested too deeply.
     """
     if isinstance(text, bytes):
         text = text.decode("utf-8-sig")
@@ -52,13 +52,13 @@ def parse_json(text: str | bytes, *, control_characters: bool = False, finite: b
 
 
 def parse_json_at(text: str, start: int) -> tuple[object, int]:
-    """The value that begins at a place of a model's text, and where it ends. Raises ValueError as `parse_json`."""
+    """The value that begins at a position of a model's text, and where it ends. Raises ValueError as `parse_json`."""
     value, end = parsed(_decoder(strict=False, finite=False).raw_decode, text, start)
     return _safe(value, text[start:end]), end
 
 
 def json_or_none(text: str | bytes, *, finite: bool = False) -> object:
-    """The value that a JSON text stands for; None where it is none."""
+    """The value of a JSON text; None where the text is not JSON."""
     try:
         return parse_json(text, finite=finite)
     except ValueError:
@@ -66,7 +66,7 @@ def json_or_none(text: str | bytes, *, finite: bool = False) -> object:
 
 
 def json_object(text: str | bytes, *, finite: bool = False) -> Mapping[str, object]:
-    """The JSON object that a text stands for, empty where it is none."""
+    """The JSON object of a text; empty where the text is not one."""
     return mapping(json_or_none(text, finite=finite))
 
 
@@ -81,12 +81,12 @@ def is_list(value: object) -> TypeGuard[list[object]]:
 
 
 def is_mapping(value: object) -> TypeGuard[Mapping[str, object]]:
-    """Whether a value of ours that stands for JSON is an object: frozen ones are no dicts."""
+    """Whether one of our own JSON-like values is an object; frozen ones need not be dicts."""
     return isinstance(value, dict | Mapping)
 
 
 def is_array(value: object) -> TypeGuard[Sequence[object]]:
-    """Whether a value of ours that stands for JSON is a list: frozen ones are tuples."""
+    """Whether one of our own JSON-like values is a list; frozen ones are tuples."""
     return isinstance(value, list | tuple)
 
 
@@ -96,7 +96,7 @@ def is_strings(value: object) -> TypeGuard[list[str]]:
 
 
 def mapping(value: object, *names: str) -> Mapping[str, object]:
-    """The value if it is an object, or the object that the names lead to from there; empty where there is none."""
+    """The value if it is an object, or the nested object at the path `names`; empty where there is none."""
     members = value if is_mapping(value) else dict[str, object]()
     return mapping(members.get(names[0]), *names[1:]) if names else members
 
@@ -116,13 +116,13 @@ def integer(value: object) -> int:
     return value if isinstance(value, int) else 0
 
 
-def number_in(text: str | bytes, least: float, most: float) -> float | None:
-    """The number that a text is; None where it is none between the two."""
+def number_in(text: str | bytes, most: float) -> float | None:
+    """The number in a text; None where it is not a number from 0 to `most`."""
     try:
         number = float(text)
     except ValueError:
         return None
-    return number if least <= number <= most else None
+    return number if 0 <= number <= most else None
 
 
 def string(value: object) -> str:
@@ -131,14 +131,14 @@ def string(value: object) -> str:
 
 
 def strings(value: object) -> list[str]:
-    """The strings in the value if it is a list, the value itself if it is one, else none."""
+    """The strings in the value if it is a list, the value itself if it is a string, else none."""
     if isinstance(value, str):
         return [value]
     return [item for item in items(value) if isinstance(item, str)]
 
 
 def with_texts(value: object, change: Callable[[str], str], *, depth: int = MOST_DEPTH) -> object:
-    """The value with each text in it changed, those that name fields included. Raises ValueError if it is too deep."""
+    """The value with each string in it changed, including field names. Raises ValueError if it is too deep."""
     if isinstance(value, str):
         return change(value)
     if not (is_mapping(value) or is_array(value)):
@@ -153,8 +153,8 @@ def with_texts(value: object, change: Callable[[str], str], *, depth: int = MOST
 def _safe(value: object, text: str) -> object:
     if text.count("[") + text.count("{") > MOST_DEPTH and _is_deep(value):
         raise ValueError("nested too deeply")
-    is_whole = _ESCAPED_HALF.search(text) is None and well_formed(text) is text
-    return value if is_whole else with_texts(value, well_formed)
+    is_well_formed = _ESCAPED_SURROGATE.search(text) is None and well_formed(text) is text
+    return value if is_well_formed else with_texts(value, well_formed)
 
 
 def _is_deep(value: object) -> bool:

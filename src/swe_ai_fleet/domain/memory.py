@@ -1,4 +1,4 @@
-"""What one run leaves for the next: memories, and outcomes that one can learn from.
+"""Memories, and outcomes of executions to learn from; later runs use both.
 
 All of it is untrusted text: data for a model, never instructions.
 """
@@ -18,7 +18,7 @@ from swe_ai_fleet.domain.task import DEFAULT_TENANT, Task
 from swe_ai_fleet.domain.text import check_length, utf8
 
 MEMORIES_BUCKET = "agent-memories"
-"""Where a fleet keeps them, by tenant, namespace and id."""
+"""The bucket of memories, by tenant, namespace and id."""
 MAX_MEMORY_CHARS = 4_000
 MAX_NAMESPACES = 16
 MAX_METADATA = 16
@@ -29,7 +29,7 @@ _NAMESPACE = re.compile(r"fleet|(agent|repository):[A-Za-z0-9][A-Za-z0-9._/-]{0,
 
 
 class MemoryKind(StrEnum):
-    """What a memory is: a fact somebody stated, a turn of a conversation, what an execution came to."""
+    """The kind of a memory: a stated fact, a turn of a conversation, the outcome of an execution."""
 
     FACT = "fact"
     INTERACTION = "interaction"
@@ -38,10 +38,10 @@ class MemoryKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """One thing that is remembered.
+    """One memory.
 
-    `memory_id` is made of the namespace and the words, so that the same thing is remembered once. `source` says where
-    it comes from (`execution:<id>`, `agent:<id>`, `caller:<name>`). `created_at` is UTC, ISO 8601.
+    `memory_id` is made of the namespace and the words, so that the same text is stored once. `source` is its origin
+    (`execution:<id>`, `agent:<id>`, `caller:<name>`). `created_at` is UTC, ISO 8601.
     """
 
     namespace: str
@@ -59,9 +59,9 @@ class Memory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryScope:
-    """Where to look: in these namespaces of a tenant, for memories of these kinds whose metadata have these values.
+    """The scope of a search: a tenant's memories in these namespaces, of these kinds, with these metadata values.
 
-    Empty means no restriction, the tenant aside.
+    Empty means no restriction, except for the tenant.
     """
 
     tenant: str = DEFAULT_TENANT
@@ -72,7 +72,7 @@ class MemoryScope:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recollection:
-    """A memory that was found. `score` lies between 0 and 1; `found_by` is `words`, `meaning` or `words, meaning`."""
+    """A memory that was found. `score` is between 0 and 1; `found_by` is `words`, `meaning` or `words, meaning`."""
 
     memory: Memory
     score: float
@@ -86,24 +86,24 @@ def memory_id(tenant: str, namespace: str, text: str) -> str:
 
 
 def agent_namespace(agent_id: str) -> str:
-    """Where one agent remembers."""
+    """The namespace of one agent's memories."""
     return check_namespace(f"agent:{agent_id}", field="agent_id")
 
 
 def repository_namespace(location: str) -> str:
-    """Where what is known of a repository stands; made of its location, which may be long and hold anything."""
+    """The namespace of a repository's memories; made of its location, which may be long and contain anything."""
     name = re.sub(r"[^A-Za-z0-9]+", "-", location.rstrip("/").removesuffix(".git").rpartition("/")[2]).strip("-")[:40]
     digest = hashlib.sha256(location.rstrip("/").removesuffix(".git").encode()).hexdigest()[:16]
     return f"repository:{name or 'r'}-{digest}"
 
 
 def task_namespaces(task: Task) -> tuple[str, ...]:
-    """The namespaces that a task reads and writes, its repository's where it names none."""
+    """The namespaces that a task reads and writes; by default its repository's."""
     return task.memory.namespaces or (repository_namespace(task.repo.location),)
 
 
 def check_entities(names: Collection[str], *, field: str) -> tuple[str, ...]:
-    """The names that memory is asked about, each once and on one line. Raises InvalidRequest."""
+    """The entity names of a memory search, each once and on one line. Raises InvalidRequest."""
     if len(names) > MAX_ENTITIES:
         raise InvalidRequest(f"{len(names)} entities; too many", field=field, hint=f"at most {MAX_ENTITIES}")
     words: dict[str, None] = {}
@@ -120,18 +120,18 @@ def check_entities(names: Collection[str], *, field: str) -> tuple[str, ...]:
 
 
 def check_namespaces(names: Collection[str], *, field: str) -> tuple[str, ...]:
-    """The namespaces, if they are few and each of them is one. Raises InvalidRequest."""
+    """The namespaces, if each is valid and there are not too many. Raises InvalidRequest."""
     if len(names) > MAX_NAMESPACES:
         raise InvalidRequest(f"{len(names)} namespaces; too many", field=field, hint=f"at most {MAX_NAMESPACES}")
     return tuple(check_namespace(name, field=f"{field}[{number}]") for number, name in enumerate(names))
 
 
 def check_metadata(metadata: Mapping[str, str]) -> None:
-    """Whether these are few texts by name, and short. Raises InvalidRequest."""
+    """Check that metadata are strings by name, not too many and not too long. Raises InvalidRequest."""
     if len(metadata) > MAX_METADATA:
         raise InvalidRequest(f"metadata has {len(metadata)} entries", field="metadata", hint=f"at most {MAX_METADATA}")
     for name, value in metadata.items():
-        # Callers of the library are not held to the types.
+        # Callers of the library may pass other types.
         if not isinstance(name, str) or not isinstance(value, str):
             raise InvalidRequest(
                 "metadata must be an object of strings", field="metadata", hint='such as {"topic": "build"}'
@@ -144,7 +144,7 @@ def check_metadata(metadata: Mapping[str, str]) -> None:
 
 
 def check_namespace(text: str, *, field: str) -> str:
-    """The namespace itself, if it is one. Raises InvalidRequest."""
+    """The namespace itself, if it is valid. Raises InvalidRequest."""
     if not _NAMESPACE.fullmatch(text):
         raise InvalidRequest(
             f"{text[:64]!r} is not a memory namespace",
@@ -167,26 +167,26 @@ _KINDS: tuple[tuple[str, frozenset[str]], ...] = tuple(
     )
 )
 OUTCOMES_BUCKET = "agent-outcomes"
-"""Where a fleet keeps them, by tenant and subject."""
+"""The bucket of outcomes, by tenant and subject."""
 LEAST_RATING, BEST_RATING = 1, 5
 MAX_COMMENT_CHARS = 2_000
 MAX_REASON_CHARS = 2_000
 PART_OF = "part_of"
-"""Under this name the metadata of an outcome hold the execution that it is only a part of."""
+"""The metadata key of an outcome for the execution that it is a part of."""
 VERDICT = "verdict"
-"""Under this name they hold what evidence says of what won, or of the best: verified, unverified or refuted."""
+"""The metadata key for the verdict on the winner, else on the best candidate: verified, unverified or refuted."""
 VERIFIER_SCORE = "verifier_score"
-"""Under this name they hold what the verifier model said of the winner, from 0 to 1, as it said it."""
+"""The metadata key for the verifier model's own score of the winner, from 0 to 1, not calibrated."""
 VERIFIER_MODEL = "verifier_model"
-"""Under this name they hold which model that was."""
+"""The metadata key for the name of that model."""
 MAX_GOAL_CHARS = 500
-"""Of the goal of an outcome."""
+"""The most characters of an outcome's goal."""
 _MEMORY_OPERATIONS = frozenset({"search_memory", "remember"})
 _RESEARCH_OPERATIONS = frozenset({"research", "web_search", "read_webpage", "search_wikipedia", "get"})
 
 
 def goal_type(goal: str) -> str:
-    """What kind of goal it is, by the first word that says so: fix, test, document, refactor and the like; or other."""
+    """The kind of a goal, by its first telling word: fix, test, document, refactor and the like; or other."""
     for word in goal[:2000].lower().split():
         bare = word.strip(".,:;!?()[]\"'`*")
         for kind, words in _KINDS:
@@ -199,15 +199,15 @@ def goal_type(goal: str) -> str:
 class WorkOutcome:
     """One execution or plan session at its end.
 
-    `subject_id` is the execution's or the session's id. `approach` is how it was gone about (`deliberate`,
-    `orchestrate`, `plan`, `workflow`, with the planning mode behind a slash where one was asked for). `council` names
-    the agents' council, empty where they were made for the task; `model` and `model_profile` what they ran on; `agents`
-    is their number, `agents_used` the names of those (or of the sub-agents) that did something. `memory_share`,
-    `research_share` and `tool_share` are the shares of tool calls that went to each, between 0 and 1 and together at
-    most 1. `evidence` is the winner's share of passed checks, between 0 and 1. `rating` is people's, from 1 to 5; 0:
-    nobody has rated it. `comment` is what they say of it, at most `MAX_COMMENT_CHARS`. `approach_ratio` is, of a plan,
-    the share of its proposals that a person approved, between 0 and 1. `reason` says why it was rejected, failed or was
-    broken off, at most `MAX_REASON_CHARS`. `cost` is in the currency of the model prices.
+    `subject_id` is the execution's or the session's id. `approach` is `deliberate`, `orchestrate`, `plan` or
+    `workflow`, followed by a slash and the planning mode where one was requested. `council` names
+    the agents' council, empty where they were made for the task; `model` and `model_profile` are those of the agents;
+    `agents` is their number, `agents_used` the names of the agents (or sub-agents) that did something. `memory_share`,
+    `research_share` and `tool_share` are shares of the tool calls, between 0 and 1 and together at most 1. `evidence`
+    is the winner's share of passed checks, between 0 and 1. `rating` is people's, from 1 to 5; 0: not rated. `comment`
+    is their comment, at most `MAX_COMMENT_CHARS`. `approach_ratio` is the share of a plan's proposals that a person
+    approved, between 0 and 1. `reason` says why it was rejected, failed or was cancelled, at most `MAX_REASON_CHARS`.
+    `usage.cost` is in the currency of the model prices.
     """
 
     subject_id: str
@@ -240,8 +240,8 @@ class WorkOutcome:
     reason: str = ""
 
     def with_calls(self, operations: Iterable[str]) -> WorkOutcome:
-        """The outcome with the shares of these calls, by operation: for memory, research and other tools."""
-        calls = Counter(_served_by(operation) for operation in operations)
+        """The outcome with the shares of memory, research and other tools among these calls, given by operation."""
+        calls = Counter(map(_share_of, operations))
         total = max(1, calls.total())
         return replace(
             self,
@@ -251,7 +251,7 @@ class WorkOutcome:
         )
 
 
-def _served_by(operation: str) -> str:
+def _share_of(operation: str) -> str:
     if operation in _MEMORY_OPERATIONS:
         return "memory"
     return "research" if operation in _RESEARCH_OPERATIONS else "tool"
@@ -259,10 +259,10 @@ def _served_by(operation: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """One choice that was weighed: how often it was tried, and how good it is thought to be.
+    """One option that was compared: how often it was tried, and its estimated reward.
 
-    `expected` is the mean of what is believed of its reward (0 to 1), `low` and `high` bound the middle 90 % of it;
-    `best` is the probability that it is the best of those weighed.
+    `expected` is the mean of the reward's distribution (0 to 1), `low` and `high` bound its middle 90 %; `best` is the
+    probability that it is the best of the options.
     """
 
     value: str
@@ -275,7 +275,7 @@ class Option:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """What is recommended for one choice, and all that was weighed. `reason` says it in a sentence."""
+    """The recommended value of one choice, and all options that were compared. `reason` explains it in a sentence."""
 
     choice: str
     value: str
@@ -285,7 +285,7 @@ class Advice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recommendation:
-    """What experience says about a new task. It changes nothing by itself. `outcomes` is how many it rests on."""
+    """Advice from experience for a new task. It changes nothing by itself. `outcomes` is how many it is based on."""
 
     goal_type: str
     council: Advice

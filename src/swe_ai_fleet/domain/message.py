@@ -1,6 +1,6 @@
 """The conversation with a model: four kinds of message, in the OpenAI sense, with requests and replies.
 
-`TextDelta` is a piece of a reply while it comes in; it is shown at that moment and kept nowhere.
+`TextDelta` is a piece of a reply that is being streamed; it is shown at once and not stored.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from swe_ai_fleet.domain.tool import OperationSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCall:
-    """One call a model asked for. `arguments` is the text it wrote, not yet validated.
+    """One call that a model asked for. `arguments` is the model's text, not yet validated.
 
     `call_id` is ours and unique within the run; `model_call_id` is the model's own, kept for the wire only
     (models repeat ids, within one reply too).
@@ -67,10 +67,10 @@ FinishReason = Literal["stop", "tool_calls", "length", "content_filter", "other"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelReply:
-    """What a model answered to one request. `repairs` say what was repaired before it could be read.
+    """A model's reply to one request. `repairs` say what was repaired to make it readable.
 
-    `top_logprobs` are tokens that the reply could have begun with and their natural log-probabilities, where they were
-    asked for and the server gives them. `server` is the host of the server that answered, with its port where its URL
+    `top_logprobs` are likely first tokens of the reply and their natural log-probabilities, where they were requested
+    and the server gives them. `server` is the host of the server that answered, with its port where its URL
     names one; it is not written to the log. `tokens` is where the reply's `SampledTokens` are stored, as JSON.
     """
 
@@ -98,10 +98,10 @@ class SampledTokens:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """How to sample. What is not given is the server's default.
+    """How to sample; None is the server's default.
 
     `max_tokens` bounds the completion, `stop` are texts before which it ends, and `extra` are further fields of the
-    request, which servers know by their own names.
+    request, under the server's own names.
     """
 
     temperature: float | None = None
@@ -113,19 +113,19 @@ class Sampling:
 
 
 LIMIT_FIELDS = ("max_tokens", "max_completion_tokens")
-"""What servers call the bound of a completion."""
+"""The names that servers use for the bound of a completion."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passthrough:
-    """A chat completion that somebody else's agent asks for, in the API's own words, which reach the server.
+    """A chat completion request of an external agent, passed to the server as it is.
 
     Attributes:
-        fields: The body of the request; its model is replaced. Where it says `stream`, the answer is a stream.
+        fields: The body of the request; its model is replaced. With `stream` the answer is a stream.
         characters: The length of the texts in it, by which its tokens are estimated.
-        send: Is given the answer's bytes as they come in, a plain answer's all at once. It is waited for, so that
-            nothing piles up. A call whose answer has begun is not tried again, nor one at which the server itself
-            broke: the request may have brought that about.
+        send: Gets the answer's bytes as they arrive, without `stream` all at once. It is awaited, so that nothing
+            accumulates. There is no retry once the answer has begun, nor after a fault inside the server, which the
+            request may have caused.
     """
 
     fields: Mapping[str, object]
@@ -134,28 +134,27 @@ class Passthrough:
 
     @property
     def most_tokens(self) -> int | None:
-        """The bound of the completion, where there is one."""
+        """The bound of the completion; None where there is none."""
         bounds = [self.fields.get(name) for name in LIMIT_FIELDS]
         return min((bound for bound in bounds if isinstance(bound, int) and bound > 0), default=None)
 
 
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
-    """What a model is asked.
+    """A request to a model.
 
     Attributes:
         messages: The conversation so far.
-        tools: What the model may call.
+        tools: The operations that the model may call.
         sampling: How to sample.
-        schema: A JSON schema that the reply's text is to follow; a server that cannot be held to it is asked in words,
-            so check the text. Without tools only.
-        top_logprobs: So many likely first tokens of the reply come with their log-probabilities, at most 20; 0: none. A
-            server that gives none answers without, and its capabilities say so from then on.
-        session: The same for all requests of one agent run, so that a router takes them to one server; empty: it is
-            alone.
-        on_delta: Hears the reply's text as it comes in, as far as the server streams; a reply that is tried again
-            begins anew.
-        passthrough: Is asked in place of all the above but `session` and `on_delta`.
+        schema: A JSON schema for the reply's text, without tools only. A server that cannot enforce it is asked in
+            words, so check the text.
+        top_logprobs: How many likely first tokens of the reply to return with their log-probabilities, at most 20. A
+            server without them replies without, and its capabilities say so from then on.
+        session: The same for all requests of one agent run, so that a router sends them to one server; empty: the
+            request is alone.
+        on_delta: Gets the reply's text as it arrives, if the server streams; a retry begins from the start.
+        passthrough: Is sent instead of all of the above but `session` and `on_delta`.
         on_tokens: Gets the tokens of prompt and reply before the reply is returned, if the server gives them.
     """
 
@@ -171,7 +170,7 @@ class ModelRequest:
 
 
 class ToolProtocol(StrEnum):
-    """How tool calls travel: as the API's own, as JSON that a schema constrains, or as tagged text."""
+    """How tool calls are encoded: as the API's own, as JSON constrained by a schema, or as tagged text."""
 
     NATIVE = "native"
     JSON = "json"
@@ -180,11 +179,11 @@ class ToolProtocol(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelCapabilities:
-    """What a probe of the server found out. `max_model_len` is in tokens, 0 when the server does not say.
+    """The result of probing a server. `max_model_len` is in tokens, 0 when the server does not say.
 
-    `strict_schemas`: tools may say `strict`; `structured_output`: a reply can be held to a JSON schema;
-    `parallel_tools`: a reply may carry several calls; `images`: user messages may carry pictures; `logprobs`: nothing
-    speaks against asking for log-probabilities.
+    `strict_schemas`: tools may be `strict`; `structured_output`: the server can enforce a JSON schema for a reply;
+    `parallel_tools`: a reply may have several calls; `images`: user messages may have pictures; `logprobs`:
+    log-probabilities may be requested.
     """
 
     model: str
@@ -200,7 +199,7 @@ class ModelCapabilities:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextDelta:
-    """A piece of what a model says to an agent, masked. `begins` opens a new reply, or the same one tried again."""
+    """A piece of a model's reply to an agent, masked. `begins`: it is the first of a new reply, or of a retry."""
 
     agent_id: str
     text: str

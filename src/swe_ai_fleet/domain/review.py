@@ -1,4 +1,4 @@
-"""What peers think of candidates: critiques before a revision, votes before the choice."""
+"""Peers' opinions of candidates: critiques before a revision, votes before the choice."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ VERIFIER_PROFILE = "verifier"
 
 
 class ReviewVerdict(StrEnum):
-    """Fit to be applied; needs the changes that are named; the wrong approach."""
+    """Can be applied; needs the named changes; has the wrong approach."""
 
     ACCEPT = "accept"
     REVISE = "revise"
@@ -23,8 +23,8 @@ class ProofOutcome(StrEnum):
     """How the command of a proof ended.
 
     `REPRODUCED`: it fails on the candidate, each time, and passes on the untouched commit or on the reviewer's own
-    change. `PASSES`: it passes on the candidate. `FAILS_EVERYWHERE`: nothing passes it, so it shows nothing.
-    `OWN_INTERFACE`: it asks for a name that only the reviewer's own change has, so it shows nothing either.
+    change. `PASSES`: it passes on the candidate. `FAILS_EVERYWHERE`: no source passes it, so it shows nothing.
+    `OWN_INTERFACE`: it uses a name that only the reviewer's own change defines, so it shows nothing either.
     """
 
     REPRODUCED = "reproduced"
@@ -36,11 +36,11 @@ class ProofOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proof:
-    """What a reviewer shows a fault by: a shell command that exits with 0 where the code is right. Untrusted text.
+    """A reviewer's proof of a fault: a shell command that exits with 0 where the code is right. Untrusted text.
 
-    The fleet runs it. `seen` is what it printed on the candidate at last, or why it was not run; `passes_on_own` says
-    whether it passes on the reviewer's own change. One that was reproduced ran on the other candidates that the
-    reviewer saw as well; it passes on those that `passes_on` names, and fails on those of `fails_on`.
+    The fleet runs it. `seen` is the output of its last run on the candidate, or why it was not run; `passes_on_own`
+    says whether it passes on the reviewer's own change. A reproduced proof also ran on the other candidates that the
+    reviewer saw; it passes on those in `passes_on`, and fails on those in `fails_on`.
     """
 
     command: str
@@ -54,9 +54,9 @@ class Proof:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing that a reviewer found. `line` counts from 1 in the patched file; 0: the file as a whole.
+    """One finding of a reviewer. `line` counts from 1 in the patched file; 0: the file as a whole.
 
-    What `must_fix` says is the reviewer's word; it caps a score only with a proof that was reproduced.
+    `must_fix` is the reviewer's opinion; it caps a score only with a reproduced proof.
     """
 
     text: str
@@ -77,9 +77,9 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Critique:
-    """One peer's review of one candidate: untrusted text. `score` lies between 0 and 1.
+    """One peer's review of one candidate: untrusted text. `score` is between 0 and 1.
 
-    A review that came to nothing has an `error`, and counts neither for nor against the candidate.
+    A failed review has an `error`, and counts neither for nor against the candidate.
     """
 
     reviewer_id: str
@@ -95,7 +95,7 @@ class Critique:
 
     @property
     def key(self) -> tuple[int, str, str]:
-        """What it is the word on: a later one with the same key takes its place."""
+        """The identity of a critique: a later one with the same key replaces it."""
         return self.round, self.reviewer_id, self.candidate_id
 
     @property
@@ -106,9 +106,9 @@ class Critique:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vote:
-    """One sample of one judge. `order` is how the candidates were shown; `choice` one of them.
+    """One sample of one judge. `order` is the order in which the candidates were shown; `choice` is one of them.
 
-    A reply that could not be read is a vote without a `choice` and with an `error`; it is counted, and decides nothing.
+    An unreadable reply is a vote with an `error` and without a `choice`; it is recorded, but decides nothing.
     """
 
     judge_id: str
@@ -122,10 +122,10 @@ class Vote:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifierScore:
-    """How probable a verifier model finds it that a candidate solves its task.
+    """A verifier model's probability that a candidate solves its task.
 
-    `raw` is its own word and `score` that word calibrated by so many `outcomes` of earlier executions, both from 0 to
-    1; with an `error` there are none.
+    `raw` is the model's own number, `score` the number calibrated by `outcomes` earlier executions, both from 0 to 1;
+    with an `error` both are None.
     """
 
     candidate_id: str
@@ -139,10 +139,10 @@ class VerifierScore:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Review:
-    """What one reviewer says of the candidates that it saw side by side.
+    """One reviewer's critiques of the candidates that it saw side by side.
 
-    The first critique carries what the whole conversation spent. The `vote` is for the one that the reviewer would
-    apply; there is none where it saw one candidate alone.
+    The first critique carries the usage of the whole conversation. The `vote` is for the candidate that the reviewer
+    would apply; None where it saw only one.
     """
 
     critiques: tuple[Critique, ...] = ()

@@ -1,4 +1,4 @@
-"""One agent run as its events tell it: where it stands, and what another process needs to go on."""
+"""The state of one agent run, folded from its events: its progress, and all that another process needs to resume it."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ INTERRUPTED = (
     "look before you repeat it."
 )
 SUB_AGENT = "sub_agent"
-"""Under this name the metadata of a result say what a sub-agent did and spent."""
+"""The metadata key of a result under which a sub-agent reports its work and usage."""
 _ERROR = "Error: "
 APPROVAL_TOOL = "approval"
-"""Under this name a decision stands in the audit chain of the agent that asked; it is no tool call of the agent's."""
+"""The tool name of a person's decision in the audit chain of the agent that asked; it is no tool call of the agent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,20 +49,20 @@ class RunState:
     """An agent run after some of its events.
 
     Attributes:
-        generation: The last claim's; 0 before the first.
-        started: How it began; None where it has not.
-        messages: The conversation as the model was sent it. Only calls of the last reply may lack an answer.
-        steps: What was done; the last one may lack observations. A first one of the number 0 is the reply that the run
-            began with: its calls had waited for a person.
-        usage: What was spent; its duration is the time that hosts were at work, waiting for people left out.
+        generation: That of the last claim; 0 before the first.
+        started: How it started; None where it has not.
+        messages: The conversation as sent to the model. Only calls of the last reply may lack an answer.
+        steps: The turns so far; the last one may lack observations. A first step with the number 0 is a reply that the
+            run started with: its calls had waited for a person.
+        usage: The usage so far; its duration is the time that hosts worked, without waiting for people.
         entries: The audit chain.
-        dangling: By call id, the entries of calls in the last reply that began and never ended.
+        dangling: By call id, the entries of calls in the last reply that started and never ended.
         plan: The last plan made.
-        checkpoint: The last one of the workspace.
-        lost: The entries of operations that changed something after that checkpoint.
-        requests: By id, what people were asked.
-        resolutions: By id, what they said.
-        finished: How it ended; None while it can go on.
+        checkpoint: The last checkpoint of the workspace.
+        lost: The entries of operations with side effects that started after that checkpoint.
+        requests: By id, the requests for approval.
+        resolutions: By id, the decisions on them.
+        finished: How it ended; None while it can continue.
     """
 
     agent_id: str
@@ -81,20 +81,20 @@ class RunState:
     finished: RunFinished | None = None
 
     def observed(self, call_id: str) -> bool:
-        """Whether it is known what a call gave."""
-        return any(seen.call_id == call_id for step in self.steps for seen in step.observations)
+        """Whether a call has a result."""
+        return any(observation.call_id == call_id for step in self.steps for observation in step.observations)
 
 
 def fold_run(events: Iterable[Event], agent_id: str) -> RunState:
-    """The state that an execution's events, in their order, leave one of its runs in; other agents' are passed over."""
-    run = _Folding(agent_id)
+    """The state of one run after an execution's events, in their order; events of other agents are skipped."""
+    run = _RunFold(agent_id)
     for event in events:
         run.add(event)
     return run.state()
 
 
-class _Folding:
-    """The fold under way."""
+class _RunFold:
+    """The mutable state of `fold_run`."""
 
     def __init__(self, agent_id: str) -> None:
         self.agent_id = agent_id
@@ -105,7 +105,7 @@ class _Folding:
         self._begin(None)
 
     def _begin(self, started: RunStarted | None) -> None:
-        """A run from its very beginning."""
+        """Start the run again, with an empty conversation or that of `started`."""
         self.started = started
         self.messages: list[Message] = list(started.messages) if started else []
         self.steps: list[Step] = []
@@ -118,7 +118,7 @@ class _Folding:
         self._since = self._until = ""
         self._last_reply()
         if (waiting := _unanswered(self.messages)) is not None:
-            # What an earlier run asked for and this one is to carry out, now that a person has decided.
+            # An earlier run made these calls, a person has decided, and this run answers them.
             self.steps.append(Step(number=0, reply=waiting, observations=(), usage=Usage()))
             self._last_reply(waiting)
 
@@ -127,8 +127,8 @@ class _Folding:
         self._answers: dict[str, ToolMessage] = {}
         self._observed: dict[str, Observation] = {}
         self._repairs: dict[str, tuple[str, ...]] = {}
-        self._begun: dict[str, AuditEntry] = {}
-        self._told: set[str] = set()
+        self._unfinished: dict[str, AuditEntry] = {}
+        self._answered: set[str] = set()
 
     def add(self, event: Event) -> None:
         body = event.body
@@ -161,13 +161,13 @@ class _Folding:
                 self.entries.append(entry)
                 self.changes.append(entry)
                 if entry.call_id in self._calls:
-                    self._begun[entry.call_id] = entry
+                    self._unfinished[entry.call_id] = entry
             case ToolFinished(entry=entry, result=result):
                 self.entries.append(entry)
                 self._observe(entry.call_id, result, result.observation())
             case MessageAdded(message=ToolMessage(call_id=call_id, content=content)):
                 result = self._observed[call_id].result if call_id in self._observed else None
-                self._observe(call_id, result or self._made_up(call_id, content), content)
+                self._observe(call_id, result or self._result_of_text(call_id, content), content)
             case MessageAdded(message=message):
                 self._close()
                 self.messages.append(message)
@@ -182,7 +182,7 @@ class _Folding:
                 self.checkpoint = body
                 self.changes.clear()
             case ApprovalRequested(usage=usage) if usage != Usage():
-                # The run's own count knows what its sub-agents spent.
+                # The run's own count includes its sub-agents.
                 self.usage, self._worked_ms, self._since = usage, usage.duration_ms, event.at
             case RunFinished():
                 self.finished = body
@@ -206,15 +206,15 @@ class _Folding:
         if call_id not in self._observed:
             self.usage += Usage(tool_calls=1) + sub_agent_usage(result)
         self._observed[call_id] = Observation(call_id=call_id, result=result)
-        if call_id not in self._told:
+        if call_id not in self._answered:
             self._answers[call_id] = ToolMessage(call_id=call_id, content=content)
-        self._begun.pop(call_id, None)
+        self._unfinished.pop(call_id, None)
         if result.outcome is Outcome.INTERRUPTED:
-            # Its own successor said so, before it carried out what had not begun.
+            # Written by the process that resumed the run, before it ran the calls that had not started.
             self._answer()
 
-    def _made_up(self, call_id: str, content: str) -> ToolResult:
-        """The result of a call that left none but the words of its observation."""
+    def _result_of_text(self, call_id: str, content: str) -> ToolResult:
+        """The result of a call whose only record is the text of its observation."""
         call = self._calls.get(call_id)
         name = call.name if call else ""
         if content.startswith(_ERROR):
@@ -223,19 +223,19 @@ class _Folding:
         return ToolResult(success=True, operation=name, content=content)
 
     def _answer(self) -> None:
-        """Put what is known of the last reply's calls into the conversation, in the order of the calls."""
+        """Put the answers to the last reply's calls into the conversation, in the order of the calls."""
         for call_id in self._calls:
             if call_id in self._answers:
                 self.messages.append(self._answers.pop(call_id))
-                self._told.add(call_id)
+                self._answered.add(call_id)
 
     def _close(self) -> None:
-        """The last reply is done with: each of its calls has one answer."""
+        """End the last reply: each of its calls gets exactly one answer."""
         if not self._calls:
             return
         self._answer()
         for call_id, call in self._calls.items():
-            if call_id not in self._told:
+            if call_id not in self._answered:
                 result = interrupted(call.name)
                 self.messages.append(ToolMessage(call_id=call_id, content=result.observation()))
                 self._observed[call_id] = Observation(call_id=call_id, result=result)
@@ -243,12 +243,12 @@ class _Folding:
         self._last_reply()
 
     def _step(self) -> Step:
-        seen = tuple(
+        observations = tuple(
             replace(self._observed[call_id], repairs=self._repairs.get(call_id, ()))
             for call_id in self._calls
             if call_id in self._observed
         )
-        return replace(self.steps[-1], observations=seen)
+        return replace(self.steps[-1], observations=observations)
 
     def _span(self) -> int:
         if not self._since:
@@ -268,7 +268,7 @@ class _Folding:
             steps=tuple(self.steps),
             usage=replace(self.usage, duration_ms=self._worked_ms + self._span()),
             entries=tuple(self.entries),
-            dangling=dict(self._begun),
+            dangling=dict(self._unfinished),
             plan=self.plan,
             checkpoint=self.checkpoint,
             lost=tuple(self.changes),
@@ -279,18 +279,18 @@ class _Folding:
 
 
 def _unanswered(messages: Sequence[Message]) -> AssistantMessage | None:
-    """The last message where it is a reply whose calls wait."""
+    """The last message where it is a reply with calls, which have no answer yet."""
     last = messages[-1] if messages else None
     return last if isinstance(last, AssistantMessage) and last.tool_calls else None
 
 
 def interrupted(operation: str) -> ToolResult:
-    """What is known of a call whose process ended before it did."""
+    """The result of a call whose process ended before the call did."""
     return ToolResult(success=False, operation=operation, error=INTERRUPTED, outcome=Outcome.INTERRUPTED)
 
 
 def sub_agent_usage(result: ToolResult) -> Usage:
-    """What a sub-agent spent, where a result is one's."""
+    """The usage of a sub-agent, where the result is that of one."""
     sub_agent = result.metadata.get(SUB_AGENT)
     usage = sub_agent.get("usage") if is_mapping(sub_agent) else None
     if not is_mapping(usage):
@@ -302,10 +302,10 @@ def sub_agent_usage(result: ToolResult) -> Usage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentProgress:
-    """Where one agent run stands. `status` is running, awaiting_approval, finished or lost.
+    """The progress of one agent run. `status` is running, awaiting_approval, finished or lost.
 
-    `generation` is that of its last claim; `attempt` counts the processes that were lost under it, from 1.
-    `model_awaited_since` (ISO 8601, UTC) is there while it waits for a model server.
+    `generation` is that of its last claim; `attempt` is 1 plus the number of its processes that were lost.
+    `model_awaited_since` (ISO 8601, UTC) is set while it waits for a model server.
     """
 
     agent_id: str
@@ -323,7 +323,7 @@ class AgentProgress:
 
 
 def tool_calls(log: Iterable[StoredEvent]) -> Iterator[AuditEntry]:
-    """The tool calls of agents that ended, in all of these events; what people decided is none."""
+    """The finished tool calls of agents in these events; decisions of people are not among them."""
     for stored in log:
         body = stored.event.body
         if isinstance(body, ToolFinished) and body.entry.tool != APPROVAL_TOOL:
@@ -374,9 +374,9 @@ def advance_agent(agent: AgentProgress, stored: StoredEvent) -> AgentProgress:
 
 
 def agent_ended(agent: AgentProgress, status: ExecutionStatus) -> AgentProgress:
-    """A run whose execution has ended; one that waited for a person has ended with it.
+    """The run after its execution has ended; a run that waited for a person has ended with it.
 
-    Who asked without a run of its own (a node of a workflow) has nothing more to do either.
+    So has a request without a run of its own (of a workflow's node).
     """
     if agent.status == "running" and not agent.generation:
         return replace(agent, status="finished")

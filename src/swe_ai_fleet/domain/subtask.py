@@ -1,4 +1,4 @@
-"""A task split into subtasks: a directed acyclic graph of smaller tasks, and how each of them ended."""
+"""A task split into subtasks: a directed acyclic graph of smaller tasks, and the outcome of each."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ MAX_SUBTASKS = 32
 MAX_SUBTASK_CHARS = 8_000
 SKIPPED = "skipped"
 JOINT = "--"
-"""No dot, so that the id of a subtask's own task stands in subjects as it is."""
+"""Not a dot, so that the task id of a subtask can be a part of a subject."""
 _SUBTASK_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
 _SHOWN = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subtask:
-    """A part of a task for one role. `dependencies` are the `subtask_id`s of the same derivation that come before.
+    """A part of a task for one role. `dependencies` are the `subtask_id`s in the same derivation that come before it.
 
-    Of those that are ready, the one with the higher `priority` goes first.
+    Of the ready subtasks, the one with the higher `priority` goes first.
     """
 
     subtask_id: str
@@ -39,9 +39,9 @@ class Subtask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Derivation:
-    """A plan split into subtasks, dependencies first. `usage` is what the planner spent.
+    """A task split into subtasks, dependencies first. `usage` is the planner's.
 
-    `joint` stands between the ids of task and subtask in the subtask's own task id; in earlier versions a dot.
+    `joint` separates the ids of task and subtask in the subtask's own task id; in early versions a dot.
     """
 
     derivation_id: str
@@ -52,9 +52,9 @@ class Derivation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubtaskOutcome:
-    """How one subtask ended. `status` is that of its execution, or `skipped` where what it needs had failed.
+    """How one subtask ended. `status` is that of its execution, or `skipped` where a dependency failed.
 
-    `commit_sha` is the integration branch's commit that has its winner merged in; empty: nothing of it was merged.
+    `commit_sha` is the integration branch's commit after merging its winner; empty: nothing was merged.
     """
 
     subtask_id: str
@@ -66,12 +66,12 @@ class SubtaskOutcome:
 
     @property
     def merged(self) -> bool:
-        """Whether what depends on it can begin."""
+        """Whether subtasks that depend on it can start."""
         return bool(self.commit_sha)
 
 
 def check_graph(subtasks: Sequence[Subtask], roles: Collection[Role] = ()) -> tuple[Subtask, ...]:
-    """The subtasks in topological order, if they can be carried out. `roles` are those allowed, empty: all.
+    """The subtasks in topological order, if their graph is valid. `roles` are those allowed, empty: all.
 
     Raises InvalidRequest with everything that is wrong, the first few of each kind.
     """
@@ -82,14 +82,14 @@ def check_graph(subtasks: Sequence[Subtask], roles: Collection[Role] = ()) -> tu
 
 
 def graph_problems(subtasks: Sequence[Subtask], roles: Collection[Role] = ()) -> tuple[str, ...]:
-    """What keeps subtasks from being carried out, a sentence each; nothing where they are sound."""
+    """The faults of a graph of subtasks, a sentence each; none where it is valid."""
     if not subtasks:
         return ("the list of subtasks is empty",)
     if len(subtasks) > MAX_SUBTASKS:
         return (f"there are {len(subtasks)} subtasks; at most {MAX_SUBTASKS} are accepted",)
     names = [subtask.subtask_id for subtask in subtasks]
-    known_names = set(names)
-    problems = [f"two subtasks are called {_quoted(name)}" for name in sorted(known_names) if names.count(name) > 1]
+    distinct = set(names)
+    problems = [f"two subtasks are called {_quoted(name)}" for name in sorted(distinct) if names.count(name) > 1]
     for task in subtasks:
         name = _quoted(task.subtask_id)
         if not _SUBTASK_ID.fullmatch(task.subtask_id):
@@ -103,9 +103,9 @@ def graph_problems(subtasks: Sequence[Subtask], roles: Collection[Role] = ()) ->
         if len(task.dependencies) > MAX_SUBTASKS:
             problems.append(f"{name} has {len(task.dependencies)} dependencies; at most {MAX_SUBTASKS} are accepted")
             continue
-        strangers = [other for other in dict.fromkeys(task.dependencies) if other not in known_names]
-        problems += [f"{name} depends on {_quoted(other)}, which is not a subtask" for other in strangers]
-    if len(known_names) == len(names) and (cycle := _cycle(subtasks)):
+        unknown = [other for other in dict.fromkeys(task.dependencies) if other not in distinct]
+        problems += [f"{name} depends on {_quoted(other)}, which is not a subtask" for other in unknown]
+    if len(distinct) == len(names) and (cycle := _cycle(subtasks)):
         problems.append(f"there is a cycle: {' -> '.join(map(_quoted, cycle))}")
     return tuple(problems)
 
@@ -113,7 +113,7 @@ def graph_problems(subtasks: Sequence[Subtask], roles: Collection[Role] = ()) ->
 def in_order(subtasks: Sequence[Subtask]) -> tuple[Subtask, ...]:
     """The subtasks with dependencies first; among those that could come next the higher priority, then as given.
 
-    What lies on a cycle, or depends on what does or is not there, is left out.
+    Subtasks on a cycle, or that depend on one or on an unknown subtask, are left out.
     """
     places = {subtask.subtask_id: (-subtask.priority, number) for number, subtask in enumerate(subtasks)}
     sorter = TopologicalSorter({subtask.subtask_id: subtask.dependencies for subtask in subtasks})
@@ -131,14 +131,14 @@ def in_order(subtasks: Sequence[Subtask]) -> tuple[Subtask, ...]:
 
 
 def ready(
-    subtasks: Sequence[Subtask], outcomes: Mapping[str, SubtaskOutcome], begun: Collection[str] = ()
+    subtasks: Sequence[Subtask], outcomes: Mapping[str, SubtaskOutcome], started: Collection[str] = ()
 ) -> tuple[Subtask, ...]:
-    """Those that can begin now, the higher priority first: neither begun nor ended, all they depend on merged."""
+    """The subtasks that can start now, the higher priority first: not started, not ended, all dependencies merged."""
     free = [
         subtask
         for subtask in subtasks
         if subtask.subtask_id not in outcomes
-        and subtask.subtask_id not in begun
+        and subtask.subtask_id not in started
         and all(name in outcomes and outcomes[name].merged for name in subtask.dependencies)
     ]
     return tuple(sorted(free, key=lambda subtask: -subtask.priority))
@@ -147,7 +147,7 @@ def ready(
 def doomed(
     subtasks: Sequence[Subtask], outcomes: Mapping[str, SubtaskOutcome]
 ) -> tuple[tuple[Subtask, tuple[str, ...]], ...]:
-    """Those not ended that never can begin, each with the failed ones it depends on, directly or through others."""
+    """The subtasks that can never start, each with the failed ones that it depends on, directly or through others."""
     failed: dict[str, tuple[str, ...]] = {name: (name,) for name, outcome in outcomes.items() if not outcome.merged}
     doomed_subtasks: list[tuple[Subtask, tuple[str, ...]]] = []
     for subtask in in_order(subtasks):
@@ -159,7 +159,7 @@ def doomed(
 
 
 def needs_all_others(subtask: Subtask, subtasks: Sequence[Subtask]) -> bool:
-    """Whether a subtask comes after all the others, so that its result is the whole."""
+    """Whether a subtask comes after all the others, so that its result is that of the whole task."""
     by_id = {subtask.subtask_id: subtask for subtask in subtasks}
     reached: set[str] = set()
     pending = [subtask.subtask_id]
@@ -172,7 +172,7 @@ def needs_all_others(subtask: Subtask, subtasks: Sequence[Subtask]) -> bool:
 
 
 def _cycle(subtasks: Sequence[Subtask]) -> tuple[str, ...]:
-    """A cycle, its first id again at its end; empty where there is none."""
+    """A cycle, with its first id repeated at the end; empty where there is none."""
     try:
         TopologicalSorter({subtask.subtask_id: subtask.dependencies for subtask in subtasks}).prepare()
     except CycleError as fault:

@@ -1,4 +1,4 @@
-"""A task: what a caller hands over, and the identity that makes it idempotent."""
+"""A task: what a caller submits, and the identity that makes it idempotent."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ DEFAULT_ROUNDS = 1
 SCRATCH = "scratch:"
 """The location of a repository that has one commit and nothing in it, the same on every node."""
 UPLOAD = "upload:"
-"""With this and the SHA-256 of its bundle, the location of a repository that a client uploaded."""
+"""The location of a repository that a client uploaded is this and the SHA-256 of its bundle."""
 COUNCIL_ROUNDS = -1
-"""Rounds of peer review of a task that leaves them to its council."""
+"""`rounds` of a task that leaves them to its council."""
 MAX_DESCRIPTION_BYTES = 64 * 1024
 MAX_PRIORITY = 9
 MAX_PATCHES = 64
@@ -54,8 +54,7 @@ class Role(StrEnum):
 class TaskKind(StrEnum):
     """`deliberate` ranks candidates and applies nothing; `orchestrate` delivers the winner; `workflow` runs one.
 
-    `judge` ranks patches that somebody hands in: no agent works on it. `plan` is a goal of a plan session, `chat` a
-    message of a chat.
+    `judge` ranks submitted patches: no agent works on it. `plan` is a goal of a plan session, `chat` a chat message.
     """
 
     DELIBERATE = "deliberate"
@@ -67,7 +66,7 @@ class TaskKind(StrEnum):
 
 
 class PlanningMode(StrEnum):
-    """`simple` carries out one plan, `agentic` chooses each next step, `hybrid` lets the task's complexity decide."""
+    """`simple` runs one plan, `agentic` chooses each next step, `hybrid` decides by the task's complexity."""
 
     SIMPLE = "simple"
     AGENTIC = "agentic"
@@ -185,9 +184,9 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryOptions:
-    """How a task uses memory: neither read nor written unless asked. Without `namespaces` it is the repository's.
+    """How a task uses memory: by default it neither reads nor writes. Without `namespaces` it uses the repository's.
 
-    `entities` are names that memory is asked about: agents get what names them, whatever else fits the task.
+    Memories that name one of the `entities` are given to agents even where they do not fit the task otherwise.
     """
 
     read: bool = False
@@ -199,9 +198,9 @@ class MemoryOptions:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextOptions:
     """Which context a task's agents get: the project's, where the task belongs to a story, a case or a known task, and
-    what the repository itself says (its map, its instruction files).
+    the repository's (its map, its instruction files).
 
-    Without a `phase` it is the story's own; `token_budget` 0: what the context service gives by default.
+    Without a `phase` the story's own is used; `token_budget` 0 is the context service's default.
     """
 
     phase: str = ""
@@ -214,7 +213,7 @@ class ContextOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubmittedPatch:
-    """A patch from outside, to be judged. `name` is its candidate's id; `summary` is its author's word for it."""
+    """A patch from outside, to be judged. `name` is its candidate's id, `summary` its author's description."""
 
     name: str
     patch: BlobRef
@@ -226,15 +225,14 @@ class Task:
     """One request, normalised. `(tenant, kind, task_id, attempt)` is its identity, the rest its content.
 
     `model_profile` names one of the installation's, or several separated by commas, which the candidates take in turn;
-    without a `planning_mode` the installation's holds. Of tasks that wait, those of a higher `priority` go first, and
-    the callers take turns. `architect_top_k` is how many of the best an architect chooses among; 0: none does.
-    Without `num_agents` (0) it has as many agents as its council, without `rounds` (`COUNCIL_ROUNDS`) the council's.
-    Up to `max_agents` in all begin while no candidate of those before is convincing; 0: none but the first.
+    without a `planning_mode` the installation's is used. In the queue a higher `priority` goes first, and callers take
+    turns. `architect_top_k` is how many of the best candidates an architect chooses among; 0: no architect does.
+    With `num_agents` 0 there are as many agents as the council has members, with `rounds` `COUNCIL_ROUNDS` as many
+    rounds as the council says. While no candidate is convincing, more agents start, up to `max_agents` in all; 0: none.
     With `probes` an agent turns the statement into a checklist with probes that run on every candidate. `custom_params`
-    go before those of its council. `seats` say who sits in it instead, `fleet` or `acp:NAME` each. `patches` are what a
-    task of the kind `judge` is about. `traceparent` (W3C Trace Context) is the span that its work belongs to, where
-    somebody traces it. `model_patience_seconds` is how long its runs wait while no model server serves; None: as the
-    installation says.
+    override the council's. `seats` replace its members, each `fleet` or `acp:NAME`. `patches` are the candidates of a
+    task of the kind `judge`. `traceparent` (W3C Trace Context) is the caller's span. `model_patience_seconds` is how
+    long its runs wait while no model server is available; None: the installation's default.
     """
 
     task_id: str
@@ -280,7 +278,7 @@ class Task:
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """Where it says what it wants."""
+        """The texts that state what is wanted."""
         return (self.description, self.context, self.constraints.rubric, *self.constraints.requirements)
 
     @property
@@ -296,17 +294,17 @@ class Task:
     def fingerprint(self) -> str:
         """SHA-256 of the whole content: equal for a repeated request, different for another one with the same id.
 
-        Who asks, how urgent it is and who traces it is no content.
+        Caller, priority and trace are not content.
         """
         content: dict[str, Any] = {**asdict(self), "priority": 0, "caller": ""}
         del content["traceparent"]
-        # Content that no task had when the first fingerprints were stored counts where it is there.
-        for name in _PLAIN:
-            if getattr(self, name) == _PLAIN[name]:
+        # Fields newer than the first stored fingerprints count only where they are set.
+        for name, default in _NEWER_FIELDS.items():
+            if getattr(self, name) == default:
                 del content[name]
-        for name, later in _LATER.items():
-            for part in later:
-                if name in content and content[name][part] == later[part]:
+        for name, defaults in _NEWER_PARTS.items():
+            for part, default in defaults.items():
+                if name in content and content[name][part] == default:
                     del content[name][part]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
@@ -372,7 +370,7 @@ class Task:
             names.add(patch.name)
 
 
-_PLAIN = {
+_NEWER_FIELDS: Mapping[str, object] = {
     "memory": MemoryOptions(),
     "context_options": ContextOptions(),
     "workflow": None,
@@ -382,7 +380,7 @@ _PLAIN = {
     "probes": False,
     "custom_params": dict[str, str](),
 }
-_LATER: Mapping[str, Mapping[str, object]] = {
+_NEWER_PARTS: Mapping[str, Mapping[str, object]] = {
     "constraints": {"require_verified": False},
     "environment": {"test_command": "", "image_credential": ""},
     "context_options": {"include_repository_map": True, "include_instructions": True},

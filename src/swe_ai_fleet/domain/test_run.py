@@ -1,14 +1,15 @@
-"""Test runs: how each test of a suite ended; and the baseline: what the tests say of the untouched commit."""
+"""Test runs: how each test of a suite ended; and the baseline: the test results of the untouched commit."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from swe_ai_fleet.domain.candidate import TestSummary
 from swe_ai_fleet.domain.environment import EnvironmentReport
+from swe_ai_fleet.domain.text import first_names
 
 
 class TestOutcome(StrEnum):
@@ -43,17 +44,17 @@ class TestRun:
     """One run of a test suite.
 
     Attributes:
-        framework: `pytest`, `unittest`, `go`, `cargo`, `jest`, …; empty for a command that is none of the known ones.
+        framework: `pytest`, `unittest`, `go`, `cargo`, `jest`, …; empty for any other command.
         command: The command as a person would type it.
         results: The tests by id, in the order in which they ended. A file that cannot be collected is an error under
             its own path.
         unnamed: Tests that the runner only counted.
         exit_code: The runner's own; None where it was killed.
-        stopped: Why the run did not get to its end; empty where it did.
-        hung: Tests that were killed because their time was up.
-        crashed: Tests that took the runner's process down.
+        stopped: Why the run did not finish; empty where it did.
+        hung: Tests that were killed at their time limit.
+        crashed: Tests that crashed the runner's process.
         notes: What had to be changed for the run to work, in words.
-        output: What was printed, head and tail.
+        output: Head and tail of the output.
     """
 
     __test__ = False
@@ -97,34 +98,33 @@ class TestRun:
 
     @property
     def ran(self) -> int:
-        """How many tests were run to an end: passed, failed, or could not run."""
+        """How many tests passed, failed, or could not run."""
         summary = self.summary
         return summary.passed + summary.failed + summary.errors
 
     @property
     def reported(self) -> bool:
-        """Whether anything is known about any test."""
+        """Whether the run says anything about any test."""
         return bool(self.results) or self.ran + self.unnamed.skipped > 0
 
     @property
     def green(self) -> bool:
-        """Whether the run got to its end, at least one test passed, and nothing failed."""
+        """Whether the run finished, at least one test passed, and none failed."""
         clean = not self.stopped and self.exit_code == 0 and self.summary.passed > 0
         return clean and not self.failing and not self.unnamed.failed and not self.unnamed.errors
 
 
 NO_TESTS = "it has no test"
 _LACKING_SHARE = 0.1
-"""So many of the tests and files have to fail for want of something before the environment is looked into."""
+"""From this share of tests that fail because something is missing, an environment run is worth it."""
 _LACKS = re.compile(
     r"No module named|fixture '[^']{1,100}' not found|Cannot find (?:module|package)|command not found"
     r"|No such file or directory|cannot open shared object"
     r"|unresolved import|can't find crate|cannot find package|no required module provides"
 )
-"""What tests say in whose environment something is missing; a name that a module lacks is the project's own affair."""
+"""Messages of tests with an incomplete environment; a name missing in a module is the project's own fault."""
 _ERROR = re.compile(r"\berror\b|[a-z]Error\b|\bcannot find\b|\bnot found\b", re.I)
-_NAMED = 3
-_KEPT = 100
+_MAX_TESTS = 100
 _REASON_CHARS = 300
 _OUTPUT_CHARS = 3_000
 _PYTEST_NOTHING_COLLECTED = 5
@@ -132,9 +132,9 @@ _PYTEST_NOTHING_COLLECTED = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForeignFailure:
-    """A test that fails on somebody else's source. The message is untrusted text.
+    """A test that fails on another author's source. The message is untrusted text.
 
-    `unchanged`: it fails as it does on the untouched source.
+    `unchanged`: it fails in the same way on the untouched source.
     """
 
     test: str
@@ -146,8 +146,8 @@ class ForeignFailure:
 class Crossing:
     """One set of tests on the source of one other candidate.
 
-    `unsaid` are tests that can say nothing there: they ask for a name that only their author's source has, or lack
-    something of their surroundings. `note` says why nothing ran.
+    `unsaid` are tests without a meaningful result there: they use a name that only their author's source defines, or
+    something in their environment is missing. `note` says why nothing ran.
     """
 
     candidate_id: str
@@ -158,26 +158,26 @@ class Crossing:
 
     @property
     def cell(self) -> str:
-        """The crossing in a few characters: `2/3` passed, `?` where no test says anything."""
+        """The crossing in a few characters: `2/3` passed, `?` where no test has a result."""
         total = len(self.passed) + len(self.failed)
         return f"{len(self.passed)}/{total}" if total else "?"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SuiteBaseline:
-    """One test command, or check that the caller named, on the untouched commit.
+    """One test command, or a check of the caller's, on the untouched commit.
 
     Attributes:
         command: The command as a person would type it.
-        tests: The tests by number, with the ids of those that fail; None where the command reports none.
+        tests: Numbers of tests, with the ids of those that fail; None where the command reports none.
         uncollected: Test files that cannot be collected, with the reason.
-        lacking: How many tests and files fail because something is missing in their environment, by what they say.
+        lacking: How many tests and files fail because something is missing in their environment, by their messages.
         hung: Tests that hang.
         exit_code: The command's own; None where it did not end.
-        stopped: Why it did not get to its end; empty where it did.
-        unusable: Why nothing can be held against it; empty where something can.
+        stopped: Why it did not finish; empty where it did.
+        unusable: Why it cannot be compared with later runs; empty where it can.
         notes: What had to be changed for it to run.
-        output: The end of what it printed, where not everything went well.
+        output: The end of its output, where it did not exit with 0.
     """
 
     command: str
@@ -202,14 +202,14 @@ class SuiteBaseline:
         tests = self.tests
         parts = [f"{tests.passed} pass"]
         if failed := [test for test in tests.failing if test not in self._files]:
-            parts.append(f"{len(failed)} fail: {_short(failed)}")
+            parts.append(f"{len(failed)} fail: {first_names(failed)}")
         if tests.skipped:
             parts.append(f"{tests.skipped} skipped")
         text = ", ".join(parts)
         if self.uncollected:
-            text += f"; cannot be collected: {_short(self.uncollected)}"
+            text += f"; cannot be collected: {first_names(self.uncollected)}"
         if self.hung:
-            text += f"; hangs: {_short(self.hung)}"
+            text += f"; hangs: {first_names(self.hung)}"
         if self.stopped:
             text += f"; {self.stopped}"
         return text
@@ -221,10 +221,10 @@ class SuiteBaseline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Baseline:
-    """What was found out about the untouched commit.
+    """The results of tests and checks on the untouched commit.
 
-    `suites` are empty where there is nothing to run; `environment` names the environment it ran in, `report` tells how
-    that was made, `recipe_key` under which name what an environment run finds out about it is kept.
+    `suites` is empty where there is nothing to run; `environment` is the key of the environment, `report` tells how it
+    was built, `recipe_key` is the key under which the proposal of an environment run for it is stored.
     """
 
     commit: str
@@ -241,7 +241,7 @@ class Baseline:
 
 
 def suite_baseline(run: TestRun) -> SuiteBaseline:
-    """A run of the untouched commit in short."""
+    """The baseline of one suite: a run on the untouched commit, cut to size."""
     uncollected = [
         f"{test}: {next(iter(run.results[test].message.splitlines()), 'no reason given')}"[:_REASON_CHARS]
         for test in run.failing
@@ -250,10 +250,10 @@ def suite_baseline(run: TestRun) -> SuiteBaseline:
     summary, failing = run.summary, [run.results[test] for test in run.failing]
     return SuiteBaseline(
         command=run.command,
-        tests=replace(summary, failing=summary.failing[:_KEPT]) if run.reported else None,
-        uncollected=tuple(uncollected[:_KEPT]),
+        tests=replace(summary, failing=summary.failing[:_MAX_TESTS]) if run.reported else None,
+        uncollected=tuple(uncollected[:_MAX_TESTS]),
         lacking=sum(any(map(_LACKS.search, (result.message, result.traceback))) for result in failing),
-        hung=run.hung[:_KEPT],
+        hung=run.hung[:_MAX_TESTS],
         exit_code=run.exit_code,
         stopped=run.stopped,
         unusable=unusable(run) if run.framework else "",
@@ -264,7 +264,7 @@ def suite_baseline(run: TestRun) -> SuiteBaseline:
 
 
 def unusable(run: TestRun) -> str:
-    """Why nothing can be held against a run of the untouched commit; empty where something can."""
+    """Why a run of the untouched commit cannot be compared with others; empty where it can."""
     if run.reported:
         return ""
     if run.stopped:
@@ -276,15 +276,15 @@ def unusable(run: TestRun) -> str:
 
 
 def _fault(output: str) -> str:
-    """The first line of an output that speaks of an error, else its last one."""
+    """The first line of an output that mentions an error, else its last line."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     return next((line for line in lines if _ERROR.search(line)), lines[-1] if lines else "")[:_REASON_CHARS]
 
 
 def wants_help(baseline: Baseline) -> bool:
-    """Whether a repository's tests get on so badly that one would look at their environment first.
+    """Whether a repository's tests fail so often for lack of something that the environment needs work first.
 
-    Tests that fail on their own account are what a task is about; no test at all is nothing that set-up changes.
+    Other failing tests are the task's business, and set-up cannot help a repository without tests.
     """
     return any(
         suite.unusable != NO_TESTS if suite.unusable else suite.lacking > _LACKING_SHARE * _ran(suite.tests)
@@ -293,10 +293,10 @@ def wants_help(baseline: Baseline) -> bool:
 
 
 def gets_on_better(before: Baseline, after: Baseline) -> bool:
-    """Whether more tests pass, or fewer lack something and no fewer pass; and no fewer are there."""
-    there, passed, lacking = _counts(before)
-    there_after, passed_after, lacking_after = _counts(after)
-    if there_after < there or passed_after < passed:
+    """Whether more tests pass, or as many pass and fewer lack something; and there are no fewer tests."""
+    total, passed, lacking = _counts(before)
+    total_after, passed_after, lacking_after = _counts(after)
+    if total_after < total or passed_after < passed:
         return False
     return passed_after > passed or lacking_after < lacking
 
@@ -306,11 +306,7 @@ def _ran(tests: TestSummary | None) -> int:
 
 
 def _counts(baseline: Baseline) -> tuple[int, int, int]:
-    """How many tests are there, pass, and lack something."""
+    """The numbers of tests in all, of passing ones, and of those that lack something."""
     tests = [suite.tests for suite in baseline.suites if suite.tests is not None]
     lacking = sum(suite.lacking for suite in baseline.suites)
     return sum(summary.total for summary in tests), sum(summary.passed for summary in tests), lacking
-
-
-def _short(names: Sequence[str]) -> str:
-    return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if names[_NAMED:] else "")

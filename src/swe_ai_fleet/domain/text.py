@@ -1,13 +1,13 @@
-"""Texts: how long they may be and what is shown of longer ones, ids and names of branches, and moments.
+"""Texts: their limits and short forms, ids and branch names, and times.
 
-Moments are ISO 8601 in UTC, as values and events have them, or milliseconds since the epoch, as they go over the wire.
+Times are ISO 8601 in UTC in values and events, and milliseconds since the epoch on the wire.
 """
 
 from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from urllib.parse import urlsplit, urlunsplit
@@ -16,8 +16,8 @@ from swe_ai_fleet.domain.errors import InvalidRequest
 
 _IDENTIFIER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _NOT_IN_A_REF = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|@\{")
-_LOOKED_AT = 4
-"""So many times what is shown of a text is looked at: a flood costs no more than that."""
+_SCAN_FACTOR = 4
+"""Only this multiple of the shown length is scanned, so that a very long text costs no more."""
 
 # Every repetition is bounded: the time is linear in the text whatever it holds.
 _ESCAPES = re.compile(
@@ -43,14 +43,14 @@ _FENCE = re.compile(r"<{3,}|>{3,}(?=[0-9A-Fa-f]{8})")
 
 
 def check_length(text: str, most: int, *, field: str) -> str:
-    """The text itself, if it has no more characters than that. Raises InvalidRequest."""
+    """The text itself, if it has at most `most` characters. Raises InvalidRequest."""
     if len(text) > most:
         raise InvalidRequest(f"{field} has {len(text)} characters", field=field, hint=f"at most {most}")
     return text
 
 
 def check_identifier(text: str, *, field: str) -> str:
-    """The identifier itself, if it may stand in subjects, branch names and file names. Raises InvalidRequest."""
+    """The identifier itself, if it is valid in subjects, branch names and file names. Raises InvalidRequest."""
     if not _IDENTIFIER.fullmatch(text) or ".." in text or text.endswith((".", ".lock")):
         raise InvalidRequest(
             f"{text[:64]!r} is not a valid id",
@@ -61,7 +61,7 @@ def check_identifier(text: str, *, field: str) -> str:
 
 
 def check_branch(name: str, *, field: str) -> str:
-    """The name itself, if git takes it for a branch (the rules of `git check-ref-format`). Raises InvalidRequest."""
+    """The name itself, if git accepts it for a branch (the rules of `git check-ref-format`). Raises InvalidRequest."""
     parts = name.split("/")
     if (
         _NOT_IN_A_REF.search(name)
@@ -74,9 +74,9 @@ def check_branch(name: str, *, field: str) -> str:
 
 
 def nearest(name: str, candidates: Collection[str]) -> str:
-    """A hint that says which known names may have been meant, or which there are."""
+    """A hint with the known names that are most similar, else with the first ones."""
     if close := get_close_matches(name[:64], candidates, n=3, cutoff=0.6):
-        # What begins like it is meant sooner than what only has the same letters.
+        # A name with the same beginning is more likely than one with only the same letters.
         close.sort(key=lambda other: not other.startswith(name))
         return f"did you mean {' or '.join(map(repr, close))}?"
     first = sorted(candidates)[:12]
@@ -84,7 +84,7 @@ def nearest(name: str, candidates: Collection[str]) -> str:
 
 
 def well_formed(text: str) -> str:
-    """The text with U+FFFD for halves of surrogate pairs: models write them and file names hold them, UTF-8 cannot."""
+    """The text with U+FFFD for lone surrogates: models and file names may contain them, UTF-8 cannot."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -93,13 +93,19 @@ def well_formed(text: str) -> str:
 
 
 def utf8(text: str) -> bytes:
-    """The bytes of a text, for a digest of it: halves of surrogate pairs stay, so that other texts have other ones."""
+    """The bytes of a text, for its digest: lone surrogates are kept, so that different texts have different digests."""
     return text.encode("utf-8", "surrogatepass")
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:
     """A number of things in words: `1 agent`, `2 agents`; `plural` where that is not the noun with an s."""
     return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
+
+
+def first_names(names: Sequence[str], most: int = 3) -> str:
+    """At most `most` names in a line, with the number of the others: `a, b, c and 4 more`."""
+    others = len(names) - most
+    return ", ".join(names[:most]) + (f" and {others} more" if others > 0 else "")
 
 
 def shortened(text: str, limit: int) -> str:
@@ -109,13 +115,13 @@ def shortened(text: str, limit: int) -> str:
 
 def one_line(text: str, limit: int) -> str:
     """The text on one line, `shortened`."""
-    return shortened(" ".join(text[: _LOOKED_AT * limit].split()), limit)
+    return shortened(" ".join(text[: _SCAN_FACTOR * limit].split()), limit)
 
 
 def plain_line(text: str, limit: int) -> str:
-    """As `one_line`, without characters that turn lines around or cannot be seen."""
-    seen = "".join(character if character.isprintable() else " " for character in text[: _LOOKED_AT * limit])
-    return one_line(seen, limit)
+    """As `one_line`, with a space for each character that is invisible or changes the text's direction."""
+    printable = "".join(character if character.isprintable() else " " for character in text[: _SCAN_FACTOR * limit])
+    return one_line(printable, limit)
 
 
 def without_login(location: str) -> str:
@@ -130,15 +136,15 @@ def without_login(location: str) -> str:
 
 
 def visible(text: str) -> str:
-    """The text as a person sees it: no escape sequences, no characters without a shape, line ends as `\\n`."""
+    """The text as a person sees it: no escape sequences, no invisible characters, line ends as `\\n`."""
     text = _LINE_ENDS.sub("\n", _ESCAPES.sub("", well_formed(text)))
     return "".join(character for character in text if character in "\n\t" or _is_visible(character))
 
 
 def disarmed(text: str) -> str:
-    """A text already `visible` whose marks of chat templates, tool calls and fences are broken by a space.
+    """A text, already `visible`, with spaces that break the marks of chat templates, tool calls and fences.
 
-    Tokenizers of many servers turn what looks like a control token into one wherever it stands.
+    Many tokenizers turn text that looks like a control token into that token.
     """
     text = _FENCE.sub(lambda match: " ".join(match[0]), text)
     return _BRACKET.sub("[ ", _TAG.sub("< ", text))
@@ -147,7 +153,7 @@ def disarmed(text: str) -> str:
 def _is_visible(character: str) -> bool:
     if character.isascii():
         return character.isprintable()
-    # Variation selectors carry hidden bytes as well as tags do.
+    # Variation selectors can hide bytes, as tag characters can.
     selector = "\ufe00" <= character <= "\ufe0f" or "\U000e0100" <= character <= "\U000e01ef"
     return not selector and character not in _BLANK and unicodedata.category(character) not in _INVISIBLE
 
@@ -158,12 +164,12 @@ MAX_MS = 253_402_300_799_999
 
 
 def now() -> str:
-    """This moment, to the millisecond."""
+    """The current time, to the millisecond."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 def milliseconds(at: str) -> int:
-    """An ISO 8601 time as milliseconds since the epoch; 0 for none, and for text that is none."""
+    """An ISO 8601 time as milliseconds since the epoch; 0 for any other text."""
     try:
         moment = datetime.fromisoformat(at)
     except ValueError:
@@ -173,7 +179,7 @@ def milliseconds(at: str) -> int:
 
 
 def iso_time(at_ms: int) -> str:
-    """Milliseconds since the epoch as ISO 8601, UTC; empty for 0 and for what is no time up to `MAX_MS`."""
+    """Milliseconds since the epoch as ISO 8601, UTC; empty outside 1 to `MAX_MS`."""
     if not 0 < at_ms <= MAX_MS:
         return ""
     return (_EPOCH + timedelta(milliseconds=at_ms)).isoformat(timespec="milliseconds")

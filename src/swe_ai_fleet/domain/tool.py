@@ -1,4 +1,4 @@
-"""Tools as the model sees them, and what calling one gives."""
+"""Operations as the model sees them, and results of their calls."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ class Risk(StrEnum):
 
 
 class PolicyDecision(StrEnum):
-    """What policy said about one call."""
+    """The policy's decision about one call."""
 
     ALLOWED = "allowed"
     REFUSED = "refused"
 
 
 class Outcome(StrEnum):
-    """How one call ended. `started` stands in the audit entry written before a side effect."""
+    """How one call ended. `started` is for the audit entry that is written before a side effect."""
 
     STARTED = "started"
     SUCCESS = "success"
@@ -36,17 +36,17 @@ class Outcome(StrEnum):
 
 
 FOR_PROGRAMS = "x-for-programs"
-"""A parameter whose schema has this as true is for callers that are programs: no model is shown it."""
+"""A parameter whose schema has this as true is only for programs: models do not see it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperationSpec:
-    """One function a model can call, with the traits that policy and scheduling go by.
+    """One function that a model can call, with the traits for policy and scheduling.
 
     `name` is `<tool>_<operation>`; `parameters` is a JSON schema of type object; `locks` are the resources that two
-    concurrent calls must not share; `time_limit_seconds` is the default limit of one call; of a result no more
-    than `observation_chars` is shown (0: the run's own limit); results of a read-only operation may be given again to
-    the same tenant for `cache_seconds`, in other runs too.
+    concurrent calls must not share; `time_limit_seconds` is the default limit of one call; a result is cut to
+    `observation_chars` (0: the run's own limit); results of a read-only operation may be reused for the same tenant for
+    `cache_seconds`, in other runs too.
     """
 
     name: str
@@ -67,10 +67,10 @@ class OperationSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolResult:
-    """What one operation gave. `content` is plain text for a reader; `metadata` is JSON for a program.
+    """The result of one operation. `content` is plain text for a reader; `metadata` is JSON for a program.
 
-    `duration` is in seconds. `artifact` is the digest of the whole output where `truncated` says it was cut. `cached`
-    says that an earlier, identical call gave this.
+    `duration` is in seconds. `artifact` is the digest of the whole output where it was `truncated`. `cached`: the
+    result is that of an earlier, identical call.
     """
 
     success: bool
@@ -86,7 +86,7 @@ class ToolResult:
     cached: bool = False
 
     def observation(self) -> str:
-        """The text a model reads about this call: the content, or an error that says what is valid."""
+        """The text that the model reads about this call: the content, or an error that says what is valid."""
         if self.success:
             return self.content or f"{self.operation} succeeded and printed nothing."
         return "\n".join(part for part in (f"Error: {self.error or self.outcome}", self.content) if part)

@@ -1,4 +1,4 @@
-"""What one agent run did, step by step, and how it ended."""
+"""The trajectory of an agent run: its steps, its plans, and how it ended."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from swe_ai_fleet.domain.tool import ToolResult
 
 
 class OnFailure(StrEnum):
-    """What is done where a step fails: try again, go on without it, give up, ask the model for a new plan."""
+    """The reaction to a failed step: try again, continue without it, give up, ask the model for a new plan."""
 
     RETRY = "retry"
     SKIP = "skip"
@@ -22,10 +22,10 @@ class OnFailure(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanStep:
-    """One operation of a plan, as `<tool>_<operation>` with its parameters, and why it is there.
+    """One operation of a plan, as `<tool>_<operation>` with its parameters, and its purpose.
 
-    `expect` is what its result must show for the plan to hold: a literal part of it, or `exit N` for the exit code;
-    empty expects only success.
+    `expect` is what its result must contain for the plan to remain valid: a literal text, or `exit N` for the exit
+    code; empty expects only success.
     """
 
     tool: str
@@ -45,8 +45,8 @@ class Plan:
 
 
 class StepStatus(StrEnum):
-    """How a planned step ended. `skipped` failed and was gone on without; `replaced` was left out by a newer plan;
-    `unreached` was not begun, or has no result yet."""
+    """How a planned step ended. `skipped`: it failed and the run continued without it; `replaced`: a newer plan has no
+    such step; `unreached`: it was not started, or has no result yet."""
 
     DONE = "done"
     SKIPPED = "skipped"
@@ -57,7 +57,7 @@ class StepStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepReport:
-    """What became of one step. `plan` and `number` count from 1; `attempts` is how often it was carried out."""
+    """The status of one step. `plan` and `number` count from 1; `attempts` is how often it ran."""
 
     plan: int
     number: int
@@ -69,9 +69,9 @@ class StepReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanReport:
-    """What became of a run's plans. `met` is what the verification said, None where there was none.
+    """The status of a run's plans. `met` is the result of the verification, None where there was none.
 
-    `missing` says what the goal still lacks, as the verification saw it.
+    `missing` says what the goal still lacks, by the verification.
     """
 
     steps: tuple[StepReport, ...] = ()
@@ -91,7 +91,7 @@ def _line(report: StepReport) -> str:
 
 
 class StopReason(StrEnum):
-    """Why a run ended. Only `final_answer` is the agent's own decision; after `awaiting_approval` it can go on."""
+    """Why a run ended. Only `final_answer` is the agent's own decision; after `awaiting_approval` it can continue."""
 
     FINAL_ANSWER = "final_answer"
     NO_TOOL_CALLS = "no_tool_calls"
@@ -115,7 +115,7 @@ class StopReason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """What one tool call gave. `repairs` say what of the call was repaired before it could be carried out."""
+    """The result of one tool call. `repairs` say what was repaired in the call before it ran."""
 
     call_id: str
     result: ToolResult
@@ -124,7 +124,7 @@ class Observation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One turn: what the model said and what its calls gave, in the order of the calls."""
+    """One turn: the model's reply and the results of its calls, in the order of the calls."""
 
     number: int
     reply: AssistantMessage
@@ -134,9 +134,9 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trajectory:
-    """A whole run. `answer` is what `final_answer` was called with, else the last text of the model.
+    """A whole run. `answer` is the argument of `final_answer`, else the last text of the model.
 
-    `plan` says what became of each step of its plans, where it had one.
+    `plan` is the report on its plans, None where it had none.
     """
 
     steps: tuple[Step, ...]

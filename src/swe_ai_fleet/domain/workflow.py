@@ -1,4 +1,4 @@
-"""Workflows: nodes, the edges between them, and the JSON types of their values. Events tell what a run of one did."""
+"""Workflows: nodes, the edges between them, and the JSON types of their values. The log has events of their runs."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from enum import StrEnum
 from typing import Any
 
 JsonValue = Any
-"""What JSON can hold."""
+"""A JSON value."""
 
 
 def json_type(value: object) -> str:
-    """The name of a value's type: `null`, `boolean`, `integer`, `number`, `string`, `array`, `object`.
+    """The name of a value's JSON type: `null`, `boolean`, `integer`, `number`, `string`, `array`, `object`.
 
-    Anything that JSON does not have is `other`.
+    Any other type is `other`.
     """
     match value:
         case None:
@@ -39,8 +39,8 @@ class NodeType(StrEnum):
     """What a node does.
 
     `agent`: a model works on a query, or a council of agents on a repository. `tool`: one call of a tool. `approval`: a
-    person decides. `branch`: one of several ways is taken. `map`: a node for each item of a list. `workflow`: another
-    workflow as a whole.
+    person decides. `branch`: one of several cases is chosen. `map`: runs a node for each item of a list. `workflow`:
+    runs another workflow.
     """
 
     AGENT = "agent"
@@ -52,7 +52,7 @@ class NodeType(StrEnum):
 
 
 class AgentMode(StrEnum):
-    """How an agent node works: it answers (nothing is changed), or candidates are made and judged, or one delivered."""
+    """How an agent node works: it answers a question, ranks candidates, or delivers the winner."""
 
     ANSWER = "answer"
     DELIBERATE = "deliberate"
@@ -60,7 +60,7 @@ class AgentMode(StrEnum):
 
 
 class NodeStatus(StrEnum):
-    """Where a node of a run stands. `waiting` is for a person's approval, `paused` at a breakpoint."""
+    """The status of a node in a run. `waiting` is for a person's approval, `paused` at a breakpoint."""
 
     PENDING = "pending"
     RUNNING = "running"
@@ -77,11 +77,11 @@ class NodeStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentConfig:
-    """How the agent of a node is made.
+    """The configuration of a node's agent.
 
     `model` is a model's name (or, in a fleet, a model profile), empty: the default. `tools` are the names offered where
-    `use_tools` is on (none named: those of its role). With `use_memory` what is remembered is recalled for it and its
-    answer remembered. `agents`, `rounds` and `checks` (command lines) are of the modes that make candidates.
+    `use_tools` is on (none named: those of its role). With `use_memory` memories are recalled for it and its answer is
+    remembered. `agents`, `rounds` and `checks` (command lines) apply to the modes with candidates.
     """
 
     model: str = ""
@@ -97,7 +97,7 @@ class AgentConfig:
     max_iterations: int = 0
 
     def __post_init__(self) -> None:
-        # Lists and plain words are what users write.
+        # Users pass lists and plain strings.
         object.__setattr__(self, "mode", AgentMode(self.mode))
         object.__setattr__(self, "tools", tuple(self.tools))
         object.__setattr__(self, "checks", tuple(self.checks))
@@ -105,7 +105,7 @@ class AgentConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
-    """Whether what a reference names `is` something: see `workflows.conditions` for the comparisons."""
+    """A comparison of the value of a reference with `value`; `workflows.conditions` has the operators."""
 
     ref: str = ""
     op: str = "eq"
@@ -114,7 +114,7 @@ class Condition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BranchCase:
-    """The first case whose condition holds names the edges that are followed; one without a condition always holds."""
+    """The first case whose condition holds decides which edges are followed; without a condition it always holds."""
 
     label: str
     when: Condition | None = None
@@ -122,25 +122,25 @@ class BranchCase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """One step. What it is given may hold references: `${inputs.NAME}`, `${nodes.ID.output.FIELD}`, `${item}`.
+    """One step. Its inputs may contain references: `${inputs.NAME}`, `${nodes.ID.output.FIELD}`, `${item}`.
 
     Attributes:
         id: Unique in its workflow.
-        type: What it does; decides which of the others count.
-        agent_config: Of an agent.
-        query: What an agent is asked or told to do; empty: the input `query` of the run, and what the nodes before it
-            gave (of the node of a map: its item).
+        type: What it does; decides which other fields apply.
+        agent_config: For an agent.
+        query: The question or instruction for an agent; empty: the input `query` of the run, and the outputs of the
+            nodes before it (in a map: its item).
         tool, arguments: The call of a tool node.
-        prompt: What the person is asked by an approval node.
-        cases: Of a branch.
-        over, node, max_parallel: Of a map: a reference to the list, the node that is run for each `${item}`, and how
-            many at a time (0: as many as there are).
-        workflow, inputs: Of a sub-workflow: its name or itself, and what it is given.
+        prompt: The question of an approval node.
+        cases: For a branch.
+        over, node, max_parallel: For a map: a reference to the list, the node that runs for each `${item}`, and how
+            many run at a time (0: all).
+        workflow, inputs: For a sub-workflow: the workflow or its name, and its inputs.
         retries: How often it is tried again after a failure, `retry_seconds` later, doubled each time.
-        timeout_seconds: Of one try; 0: none.
-        on_error: `fail` ends the run, `continue` goes on with an output of `{"error": ...}`.
+        timeout_seconds: The limit of one attempt; 0: none.
+        on_error: `fail` ends the run, `continue` goes on with the output `{"error": ...}`.
         breakpoint: Whether the run pauses before it.
-        line: Where it stands in the file it came from; 0: in none.
+        line: Its line in the file that it came from; 0: there is none.
     """
 
     id: str
@@ -171,7 +171,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edge:
-    """`target` may begin once `source` has ended; with a `label` only where the branch `source` chose that."""
+    """`target` may start once `source` has ended; with a `label` only where the branch `source` chose that case."""
 
     source: str
     target: str
@@ -181,7 +181,7 @@ class Edge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkflowInput:
-    """What a run is given. `type` is a JSON schema type: string, number, integer, boolean, array or object."""
+    """An input of a run. `type` is a JSON schema type: string, number, integer, boolean, array or object."""
 
     name: str
     type: str = "string"
@@ -192,7 +192,7 @@ class WorkflowInput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workflow:
-    """Nodes, and the edges that say what comes after what. `outputs` are, by name, references into the nodes."""
+    """Nodes, and the edges that order them. `outputs` are, by name, references into the nodes."""
 
     name: str
     nodes: tuple[Node, ...]
@@ -209,7 +209,7 @@ class Workflow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkflowTask:
-    """A run of a workflow as it is handed in. `inputs` are exact JSON; sub-workflows by name are resolved already."""
+    """A run of a workflow as it is submitted. `inputs` are exact JSON; names of sub-workflows are already resolved."""
 
     workflow: Workflow
     inputs: str = "{}"

@@ -1,6 +1,6 @@
-"""Decisions of people about an execution: what waits for one, the time that runs out, and how a workflow goes on.
+"""Decisions of people about an execution: pending requests, their expiry, and the steering of workflows.
 
-Requests and decisions are found in the execution's log.
+Requests and decisions are events in the execution's log.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from swe_ai_fleet.ports import EventLog
 MAX_TEXT_CHARS = 20_000
 MAX_APPROVER_CHARS = 200
 TIME_OUT = "time-out"
-"""Who rejects what nobody answered in time."""
+"""The approver of the rejection of an expired request."""
 
 _log = structlog.get_logger(__name__)
 PAUSE, STEP, CONTINUE = "pause", "step", "continue"
@@ -43,48 +43,44 @@ ACTIONS = (PAUSE, STEP, CONTINUE)
 class Approvals:
     """The approvals of one driven execution.
 
-    Decisions stand in the log, whichever replica wrote them; `decided` passes them on to whoever waits here.
-
-    `hears` hear of each event that is read, once and in order.
+    Decisions are in the log, whichever replica wrote them; `decided` wakes the requests that wait for one here.
+    `listeners` are called with each event that is read, once and in order.
     """
 
-    def __init__(self, log: EventLog, task: Task, hears: Sequence[Callable[[StoredEvent], object]] = ()) -> None:
+    def __init__(self, log: EventLog, task: Task, listeners: Sequence[Callable[[StoredEvent], object]] = ()) -> None:
         self._log = log
         self._task = task
-        self._hears = hears
-        self._folding = Fold()
+        self._listeners = listeners
+        self._fold = Fold()
         self._next = 0
-        self._asked = self._answered = 0
+        self._requested = self._served = 0
         self._reading = asyncio.Lock()
-        self._known: dict[str, asyncio.Event] = {}
+        self._decisions: dict[str, asyncio.Event] = {}
 
     async def refresh(self) -> ExecutionState:
-        """The execution as its log tells it now; only what is new is read, once for all who ask meanwhile."""
-        self._asked = number = self._asked + 1
+        """The execution's state by its log now; only new events are read, once for all concurrent callers."""
+        self._requested = number = self._requested + 1
         async with self._reading:
-            if self._answered < number:
-                answers = self._asked
+            if self._served < number:
+                served = self._requested
                 events = self._log.read(self._task.tenant, self._task.execution_id, from_sequence=self._next)
                 async with aclosing(events) as new:
                     async for stored in new:
-                        self._folding.take(stored)
+                        self._fold.take(stored)
                         self._next = stored.sequence + 1
-                        for hear in self._hears:
-                            hear(stored)
-                self._answered = answers
-        if (state := self._folding.state) is None:
+                        for listener in self._listeners:
+                            listener(stored)
+                self._served = served
+        if (state := self._fold.state) is None:
             raise RuntimeError("an execution without events is driven")
         return state
 
     def decided(self, resolution: ApprovalResolution) -> None:
-        """Hear of a decision that stands in the log."""
+        """Called when a decision is in the log."""
         self._event(resolution.approval_id).set()
 
     async def settled(self, agent_id: str) -> ExecutionState:
-        """Wait until everything that an agent asked for is decided, by a person or by the clock.
-
-        The state is the one from before.
-        """
+        """Wait until all requests of an agent are decided or expired; returns the state from before the wait."""
         state = await self.refresh()
         waiting = [request for request in state.pending if request.agent_id == agent_id]
         async with asyncio.TaskGroup() as group:
@@ -95,9 +91,9 @@ class Approvals:
     async def ask(
         self, request: ApprovalRequest, asked: Callable[[], Awaitable[None]] | None = None
     ) -> ApprovalResolution:
-        """What people decide about something that the execution itself asks; asked before, it is the same question.
+        """The decision about a request of the execution itself; a request with the same id is asked once only.
 
-        `asked` is awaited once the question stands in the log.
+        `asked` is awaited once the request is in the log.
         """
         state = await self.refresh()
         if request.approval_id not in state.resolutions:
@@ -106,7 +102,7 @@ class Approvals:
         return state.resolutions[request.approval_id]
 
     async def _decided(self, request: ApprovalRequest, asked: Callable[[], Awaitable[None]] | None = None) -> None:
-        # What it is about stands in the agent's own event; this one tells those who only follow executions.
+        # The agent's own event has the details; this one is for readers of the executions' events alone.
         shown_request = replace(request, memory="", diff="")
         await self._log.tell(control(self._task), ApprovalAwaited(request=shown_request))
         if asked is not None:
@@ -122,15 +118,15 @@ class Approvals:
             approver=TIME_OUT,
             at=datetime.now(UTC).isoformat(),
         )
-        # Where somebody decided in the last moment, theirs stands before this one, and holds.
+        # A decision of the last moment comes before this one in the log, and the first one counts.
         await self._log.tell(control(self._task), ApprovalResolved(resolution=late))
 
     def _event(self, approval_id: str) -> asyncio.Event:
-        return self._known.setdefault(approval_id, asyncio.Event())
+        return self._decisions.setdefault(approval_id, asyncio.Event())
 
 
 def control(task: Task) -> Writer:
-    """Who writes what an execution is told; every replica may."""
+    """The writer of callers' events to an execution; every replica may write them."""
     return Writer(
         tenant=task.tenant,
         execution_id=task.execution_id,
@@ -141,10 +137,10 @@ def control(task: Task) -> Writer:
 
 
 def chosen(state: ExecutionState, answer: ApprovalResolution) -> ApprovalRequest:
-    """The request that a caller means; without an id, the only one that waits.
+    """The request that a caller means; without an id, the only pending one.
 
-    Where none waits and the last decision is the same as the one given, the caller repeats it, or another call with it
-    came first: its request is meant. Raises NotFound, PreconditionFailed (none waits, or several do).
+    Where none is pending and the last decision equals the given one, the caller repeats it, or an equal call came
+    first: its request is meant. Raises NotFound, PreconditionFailed (none is pending, or several are).
     """
     if approval_id := answer.approval_id:
         if approval_id not in state.requests:
@@ -167,7 +163,7 @@ def chosen(state: ExecutionState, answer: ApprovalResolution) -> ApprovalRequest
 
 
 def check_resolution(resolution: ApprovalResolution) -> None:
-    """Refuse a decision that says too little or too much. Raises InvalidRequest."""
+    """Refuse a decision with missing or too long texts. Raises InvalidRequest."""
     if resolution.decision is ApprovalDecision.ADJUSTED and not resolution.text.strip():
         raise InvalidRequest("no adjustment given", field="adjustment", hint="describe what to do instead")
     if len(resolution.text) > MAX_TEXT_CHARS:
@@ -182,12 +178,12 @@ def check_resolution(resolution: ApprovalResolution) -> None:
 
 
 def _is_question(state: ExecutionState, approval_id: str) -> bool:
-    """Whether it is the question of a plan's model, which whoever set the goal answers."""
+    """Whether a request is a question of a plan's model, which the submitter of the goal may answer."""
     return state.task.kind is TaskKind.PLAN and approval_id.startswith("question-")
 
 
 def _seconds_left(request: ApprovalRequest) -> float | None:
-    """How long people still have; None: for ever. It counts from the request, whoever drives the execution by now."""
+    """The seconds until a request expires; None: it never does. A takeover of the execution does not extend them."""
     if not request.expires_at:
         return None
     return max(0.0, (datetime.fromisoformat(request.expires_at) - datetime.now(UTC)).total_seconds())
@@ -196,10 +192,10 @@ def _seconds_left(request: ApprovalRequest) -> float | None:
 def steering_events(
     state: ExecutionState, action: str, node_id: str = "", *, by: str = ""
 ) -> tuple[BreakpointsSet, ...]:
-    """What has to be written for an action to hold; nothing where it holds already.
+    """The events to write for an action; none where it has taken effect already.
 
-    Nodes are let go by name, so that the word holds for a driver that takes over later too. Raises InvalidRequest,
-    NotFound (no such node), PreconditionFailed (no workflow, an end, nothing is paused).
+    Paused nodes are released by name, so that it is clear to a later driver, too, which ones. Raises InvalidRequest,
+    NotFound (no such node), PreconditionFailed (not a workflow, it has ended, nothing is paused).
     """
     if (workflow := state.task.workflow) is None:
         raise PreconditionFailed("the execution is not a workflow run", field="execution_id")
@@ -210,8 +206,8 @@ def steering_events(
     if node_id and action != STEP:
         raise InvalidRequest(f"{action} applies to the whole run", field="node_id", hint="leave it out, or use step")
     by = by[:MAX_APPROVER_CHARS]
-    let_go = {step.node_id for step in state.steering if step.action == STEP}
-    paused = [name for name, node in state.nodes.items() if node.status is NodeStatus.PAUSED and name not in let_go]
+    released = {step.node_id for step in state.steering if step.action == STEP}
+    paused = [name for name, node in state.nodes.items() if node.status is NodeStatus.PAUSED and name not in released]
     steps = tuple(BreakpointsSet(action=STEP, node_id=name, by=by) for name in paused)
     match action:
         case "pause":
@@ -221,8 +217,8 @@ def steering_events(
         case _ if node_id:
             if node_id.partition("/")[0].partition("[")[0] not in {node.id for node in workflow.workflow.nodes}:
                 raise NotFound(f"the workflow has no node {node_id[:64]!r}", field="node_id")
-            begun = node_id in state.nodes and state.nodes[node_id].status is not NodeStatus.PAUSED
-            return () if begun or node_id in let_go else (BreakpointsSet(action=STEP, node_id=node_id, by=by),)
+            started = node_id in state.nodes and state.nodes[node_id].status is not NodeStatus.PAUSED
+            return () if started or node_id in released else (BreakpointsSet(action=STEP, node_id=node_id, by=by),)
         case _:
             if not steps:
                 raise PreconditionFailed("no node is paused", field="action", hint="see the list of nodes")
@@ -230,13 +226,13 @@ def steering_events(
 
 
 def _holding(state: ExecutionState) -> bool:
-    """Whether nodes that have not begun are held back, breakpoints aside."""
+    """Whether nodes that have not started are held back, apart from breakpoints."""
     return bool(state.steering) and state.steering[-1].action != CONTINUE
 
 
 @dataclass
 class Decisions:
-    """Writes what people decide into the log, one after another. `_get` is an execution as its events tell it now."""
+    """Writes decisions of people into the log, one after another. `_get` reads an execution's current state."""
 
     _log: EventLog
     _get: Callable[[str, str], Awaitable[ExecutionState]]
@@ -245,11 +241,11 @@ class Decisions:
     async def resolve(
         self, tenant: str, execution_id: str, resolution: ApprovalResolution, *, by: str = ""
     ) -> ExecutionState:
-        """Answer what an execution waits for; the decision is durable when this returns, and the agent goes on.
+        """Decide about a request of an execution; the decision is durable when this returns, and the agent continues.
 
-        Without an `approval_id` the only request that waits is meant. The same answer again changes nothing. `by` is
-        who authenticated, where callers can be told apart: nobody lets through what they submitted. Raises
-        InvalidRequest, NotFound, AlreadyExists (it was decided otherwise), PreconditionFailed, PermissionDenied.
+        Without an `approval_id` the only pending request is meant. The same decision again changes nothing. `by` is the
+        authenticated caller, where callers can be told apart: they cannot approve what they submitted. Raises
+        InvalidRequest, NotFound, AlreadyExists (there is a different decision), PreconditionFailed, PermissionDenied.
         """
         check_resolution(resolution)
         state = await self._get(tenant, execution_id)
@@ -268,7 +264,7 @@ class Decisions:
                     raise PreconditionFailed(f"the execution has ended: {state.status}", field="execution_id")
                 await self._log.tell(control(state.task), ApprovalResolved(resolution=resolution))
                 state = await self._get(tenant, execution_id)
-                # Of several replicas that hear decisions at once, the first in the log is the one that decided.
+                # If several replicas write decisions at the same time, the first in the log counts.
                 earlier = state.resolutions.get(request.approval_id, resolution)
         if (earlier.decision, earlier.text) != (resolution.decision, resolution.text):
             raise AlreadyExists(
@@ -278,7 +274,7 @@ class Decisions:
         return state
 
     async def _check_approver(self, state: ExecutionState, resolution: ApprovalResolution, by: str) -> None:
-        """Refuse that somebody lets through what they submitted themselves; that it stays undone, they may say.
+        """Refuse an approval by the submitter of the task, who may only reject.
 
         The refusal is recorded, and logged with both names. Raises PermissionDenied.
         """
@@ -304,9 +300,9 @@ class Decisions:
     async def steer(
         self, tenant: str, execution_id: str, action: str, node_id: str = "", *, by: str = ""
     ) -> ExecutionState:
-        """Pause a workflow, let paused nodes go one by one, or have it continue; durable when this returns.
+        """Pause a workflow, release paused nodes one by one, or continue it; durable when this returns.
 
-        The same again changes nothing. Raises InvalidRequest, NotFound, PreconditionFailed.
+        The same action again changes nothing. Raises InvalidRequest, NotFound, PreconditionFailed.
         """
         async with self._deciding:
             state = await self._get(tenant, execution_id)
@@ -317,7 +313,7 @@ class Decisions:
     async def carry_on(
         self, tenant: str, execution_id: str, limits: RequestLimits | None = None, *, by: str = ""
     ) -> ExecutionState:
-        """Have an approved plan run within limits; durable when this returns, and again changes nothing."""
+        """Start an approved plan within limits; durable when this returns, and a second call changes nothing."""
         async with self._deciding:
             state = await self._get(tenant, execution_id)
             if not state.status.terminal and (not state.steering or _holding(state)):

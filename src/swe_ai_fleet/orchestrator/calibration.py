@@ -13,23 +13,23 @@ BINS = 5
 PRIOR = 10.0
 """The weight of a bin's own middle, as a number of outcomes."""
 LEAST_OUTCOMES = 20
-"""With fewer a score stays as it is."""
+"""With fewer outcomes a score is not changed."""
 
 Rated = tuple[float, float]
 """A verifier's score of a winner, and its rating by people, both from 0 to 1."""
 
 
 def rated(outcomes: Iterable[WorkOutcome], model: str) -> list[Rated]:
-    """The scores that a verifier model gave to what people rated later; a rating of 1 is 0, one of 5 is 1.
+    """The scores of a verifier model for work that people rated later; a rating of 1 is 0, one of 5 is 1.
 
-    An outcome without a rating is not used: its success was decided with the help of the score.
+    An outcome without a rating is not used: the score itself helped to decide its success.
     """
     return [
         (score, (outcome.rating - LEAST_RATING) / (BEST_RATING - LEAST_RATING))
         for outcome in outcomes
         if outcome.rating
         and outcome.metadata.get(VERIFIER_MODEL) == model
-        and (score := number_in(outcome.metadata.get(VERIFIER_SCORE, ""), 0, 1)) is not None
+        and (score := number_in(outcome.metadata.get(VERIFIER_SCORE, ""), 1)) is not None
     ]
 
 
@@ -38,9 +38,9 @@ def calibrated(score: float, ratings: Sequence[Rated]) -> float:
 
     `share(bin) = (sum of good + PRIOR * middle) / (outcomes + PRIOR)` in `BINS` bins: histogram binning (Zadrozny and
     Elkan, "Obtaining calibrated probability estimates from decision trees and naive Bayesian classifiers", 2001) with
-    the m-estimate (Cestnik, "Estimating probabilities", 1990) towards what the score itself says. Bins in the wrong
+    the m-estimate (Cestnik, "Estimating probabilities", 1990) towards the score itself. Bins in the wrong
     order are pooled by their weights, `outcomes + PRIOR` (pool adjacent violators: Ayer et al., 1955). The score is
-    then moved by what its bin was, `share - middle`, between two middles by the line that joins them.
+    then moved by the correction of its bin, `share - middle`, interpolated linearly between two middles.
 
     Args:
         score: From 0 to 1.

@@ -1,4 +1,4 @@
-"""The evidence about a deliberation's candidates: gathered once for each distinct diff, told of each candidate."""
+"""The evidence about a deliberation's candidates: gathered once for each distinct diff, recorded for each candidate."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from swe_ai_fleet.orchestrator.ranking import behaviour_keys, rank
 
 @dataclass(kw_only=True)
 class Checking:
-    """Has candidates checked, each against the untouched commit. Evidence that an earlier driver left stands."""
+    """Has candidates checked, each against the untouched commit. Evidence of an earlier driver is reused."""
 
     work: ExecutionContext
     groundwork: Groundwork
@@ -49,7 +49,7 @@ class Checking:
         return report
 
     async def behaviours(self, candidates: Sequence[Candidate]) -> Mapping[str, str]:
-        """What `behaviour_keys` gives; no patch is read twice. Raises Unavailable."""
+        """The `behaviour_keys` of candidates; each patch is read once. Raises Unavailable."""
         new = [candidate for candidate in candidates if candidate.candidate_id not in self._behaviours]
         self._behaviours |= await behaviour_keys(new, self.work.deps.blobs)
         return {candidate.candidate_id: self._behaviours[candidate.candidate_id] for candidate in candidates}
@@ -57,12 +57,12 @@ class Checking:
     async def beside_each_other(
         self, candidates: Sequence[Candidate], critiques: Iterable[Critique] = ()
     ) -> Mapping[str, CheckReport]:
-        """The evidence about candidates that stand, once their new tests ran on each other's sources; recorded.
+        """The evidence about candidates after cross-examination by each other's new tests, which is recorded.
 
-        Nothing runs where fewer than two sources are accepted, or none brings a test that fails without the change;
-        probes of the statement that fail there run on every source that is accepted.
-        A fault that a critique shows by a command which passes on its author's own source counts as a test of that
-        author. Raises Fenced, Unavailable of the journal.
+        Nothing runs where fewer than two sources are accepted, or none has a test that fails without the change;
+        probes of the statement that fail on the untouched commit run on every accepted source. A fault that a critique
+        shows with a command that passes on its author's own source counts as a test of that author. Raises Fenced,
+        Unavailable of the journal.
         """
         by_id = {candidate.candidate_id: candidate for candidate in candidates}
         behaviours = await self.behaviours(candidates)
@@ -92,7 +92,7 @@ class Checking:
         return Examinee(candidate_id=candidate.candidate_id, patch=patch, tests=tests) if patch is not None else None
 
     async def _examined(self, examinees: Sequence[Examinee], requirements: tuple[Requirement, ...]) -> Examination:
-        """What was found out about these candidates, or what a node does now; behind a ranking nothing is run."""
+        """The recorded examination of these candidates, or a new one; after a ranking nothing is run."""
         names = tuple(sorted(examinee.candidate_id for examinee in examinees))
         for earlier in (*self.work.known.examinations, *self._examinations):
             if earlier.candidates == names:
@@ -119,7 +119,7 @@ class Checking:
         return examination
 
     async def _gather(self, candidate: Candidate) -> CheckReport:
-        """The evidence about one diff; where none can be gathered, a report that says why and shows nothing."""
+        """The evidence about one diff; where gathering it fails, a report with the reason."""
         assignment = CheckAssignment(
             execution_id=self.work.task.execution_id,
             candidate_id=candidate.candidate_id,
@@ -140,7 +140,7 @@ class Checking:
 def _faults(
     places: Iterable[RankedCandidate], candidates: Mapping[str, Candidate], critiques: Iterable[Critique]
 ) -> Iterator[ShownFault]:
-    """The faults that reviewers with a place of their own showed of other places."""
+    """The faults that ranked authors showed in other ranked candidates by their reviews."""
     by_id = {name: place.candidate_id for place in places for name in (place.candidate_id, *place.duplicates)}
     by_author = {candidates[name].author: place for name, place in by_id.items()}
     for critique in critiques:

@@ -10,7 +10,7 @@ from swe_ai_fleet.agents.prompting import Fence
 from swe_ai_fleet.domain.context import ContextBlock
 
 HEAD = "## {}\n"
-"""What a block begins with: its title."""
+"""The heading of a block, with its title."""
 _ABOUT = (
     "What is known of this project and of earlier work on it stands between the lines that begin with {begin} and "
     "{end}. People, agents and programs wrote it down: notes that may be wrong or out of date, to be checked against "
@@ -19,7 +19,7 @@ _ABOUT = (
 
 
 def rendered(blocks: Sequence[ContextBlock]) -> str:
-    """Some of a context's blocks as text for a prompt, framed like the whole context; empty for none."""
+    """Blocks of a context as text for a prompt, framed like the whole context; empty for none."""
     texts = (f"{HEAD.format(block.title)}{block.text}".rstrip() for block in blocks)
     return framed("\n\n".join(texts)) if blocks else ""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
 
@@ -15,14 +14,15 @@ from swe_ai_fleet.codec import from_json, from_plain, to_json
 from swe_ai_fleet.domain.council import Council, CouncilMember, EndpointRules, is_harness
 from swe_ai_fleet.domain.errors import AlreadyExists, InvalidRequest, PreconditionFailed, fields_named
 from swe_ai_fleet.domain.task import DEFAULT_AGENTS, ApprovalPolicy, Role, Task
+from swe_ai_fleet.domain.text import now
 from swe_ai_fleet.following import rewritten
 from swe_ai_fleet.orchestrator.councils import (
     OUTSIDE_AGENTS,
     CouncilRules,
     adopted,
-    agent_name,
     council_name,
     council_of,
+    own_agents,
 )
 from swe_ai_fleet.ports import KeyValue, KeyValueEntry
 
@@ -33,14 +33,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CouncilRecord:
-    """What the store says of a role: its council, or that it has none, whatever the defaults say."""
+    """The stored entry of a role: its council, or None where it has no council despite the defaults."""
 
     council: Council | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deletion:
-    """What a deletion met. Without a `council` there was none."""
+    """The result of a deletion. Without a `council` there was none to delete."""
 
     council: Council | None
     was_default: bool = False
@@ -48,19 +48,19 @@ class Deletion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registration:
-    """The council that has the agent now. `known` says that it had one of this id before."""
+    """The council with the agent. `known`: it had an agent with this id before."""
 
     council: Council
     known: bool
 
 
 class CouncilStore:
-    """Creates, lists, changes and deletes councils; two that change the same one at once both get through.
+    """Creates, lists, changes and deletes councils; of two concurrent changes of one council, both take effect.
 
     Args:
-        defaults: Those that hold for roles of which the store says nothing.
-        rules: What councils must be like. Defaults that are not raise InvalidRequest.
-        places: Where a tenant may have agents that others run; None: wherever `rules` say.
+        defaults: The councils of roles without an entry in the store.
+        rules: The rules for councils. Defaults that break them raise InvalidRequest.
+        places: The endpoints that a tenant allows for external agents; None: those of `rules`.
         now: The time, ISO 8601.
     """
 
@@ -71,7 +71,7 @@ class CouncilStore:
         defaults: Iterable[Council] = (),
         rules: CouncilRules | None = None,
         places: Callable[[str], EndpointRules] | None = None,
-        now: Callable[[], str] = lambda: datetime.now(UTC).isoformat(timespec="milliseconds"),
+        now: Callable[[], str] = now,
     ) -> None:
         self._store = store
         self._rules = rules or CouncilRules()
@@ -94,9 +94,9 @@ class CouncilStore:
         return tuple(council for council in councils if council is not None)
 
     async def create(self, tenant: str, settings: Council, *, num_agents: int = 0) -> Council:
-        """A council with `settings` and, where they name no members, so many of the fleet's own agents (0: 3).
+        """Create a council with `settings` and, where they name no members, `num_agents` agents of the fleet (0: 3).
 
-        It takes the place of a default one. Raises InvalidRequest naming the field, AlreadyExists, Unavailable.
+        It replaces a default one. Raises InvalidRequest naming the field, AlreadyExists, Unavailable.
         """
         council = replace(settings, council_id=council_name(settings.role))
         self._rules.check_settings(council)
@@ -126,7 +126,7 @@ class CouncilStore:
         return await self._change(tenant, council.role, put)
 
     async def delete(self, tenant: str, role: Role) -> Deletion:
-        """Remove a role's council, a default one too; its tasks get agents of their own from then on.
+        """Remove a role's council, even a default one; agents are then made for each of its tasks.
 
         Raises Unavailable.
         """
@@ -139,7 +139,7 @@ class CouncilStore:
         return await self._change(tenant, role, drop)
 
     async def register(self, tenant: str, role: Role, member: CouncilMember) -> Registration:
-        """Let an agent into a role's council, which is made where there is none; one of the same id is replaced.
+        """Add an agent to a role's council, which is created if there is none; one with the same id is replaced.
 
         Raises InvalidRequest naming the field, PreconditionFailed (the council is full), Unavailable.
         """
@@ -166,7 +166,7 @@ class CouncilStore:
         return await self._change(tenant, role, add)
 
     async def unregister(self, tenant: str, role: Role, agent_id: str) -> bool:
-        """Let an agent leave; whether it was there. What it works for goes on. Raises Unavailable."""
+        """Remove an agent; False where it is not a member. Its current runs continue. Raises Unavailable."""
 
         def remove(record: CouncilRecord | None) -> tuple[CouncilRecord | None, bool]:
             council = record.council if record is not None else self._defaults.get(role)
@@ -180,22 +180,22 @@ class CouncilStore:
 
     @property
     def harnesses(self) -> Collection[str]:
-        """The harnesses there are."""
+        """The harnesses of this installation."""
         return self._rules.harnesses
 
     def reachable(self, tenant: str, council: Council) -> Council:
-        """A council without agents at endpoints that the tenant's rules, as they are now, do not allow."""
+        """The council without members at endpoints that the tenant's current rules forbid."""
         default = self._defaults.get(council.role)
         provided = {member.endpoint for member in default.members} if default is not None else set[str]()
         members = [
             member
             for member in council.members
-            if member.endpoint in provided or self._may_be_at(tenant, member.endpoint)
+            if member.endpoint in provided or self._is_allowed(tenant, member.endpoint)
         ]
         return replace(council, members=tuple(members))
 
-    def _may_be_at(self, tenant: str, endpoint: str) -> bool:
-        """Whether a tenant may have an agent there; the fleet's own agents are at no endpoint."""
+    def _is_allowed(self, tenant: str, endpoint: str) -> bool:
+        """Whether a tenant may have an agent at an endpoint; the fleet's own agents have none."""
         if not endpoint or is_harness(endpoint) or self._places is None:
             return True
         try:
@@ -211,7 +211,7 @@ class CouncilStore:
     async def _change(
         self, tenant: str, role: Role, change: Callable[[CouncilRecord | None], tuple[CouncilRecord | None, T]]
     ) -> T:
-        """Apply a change to what the store has now, again where somebody else was faster; None stores nothing."""
+        """Apply a change to the stored entry, again after a concurrent change; None stores nothing."""
         answers: list[T] = []
 
         def changed(entry: KeyValueEntry | None) -> bytes | None:
@@ -233,10 +233,10 @@ class CouncilStore:
 
 
 async def council_for(task: Task, store: CouncilStore) -> Council | None:
-    """The council that a task is given at its acceptance, as the task uses it; None: agents are made for it.
+    """The council of a task at its acceptance, with the task's own settings; None: agents are made for the task.
 
-    Agents that others run ask nobody, so they have no part in a task in which people are asked. Raises
-    PreconditionFailed where the council has no agent for the task, Unavailable.
+    External agents cannot ask for approvals, so a task with approvals is done without them. Raises PreconditionFailed
+    where the council has no agent for the task, Unavailable.
     """
     council = await store.get(task.tenant, task.role)
     if task.seats:
@@ -259,10 +259,6 @@ async def council_for(task: Task, store: CouncilStore) -> Council | None:
                 hint="leave it out, or register an agent of the fleet's own",
             )
     return adopted(task, council)
-
-
-def own_agents(role: Role, count: int) -> tuple[CouncilMember, ...]:
-    return tuple(CouncilMember(agent_id=agent_name(role, number)) for number in range(1, count + 1))
 
 
 def _record(entry: KeyValueEntry | None) -> CouncilRecord | None:
@@ -310,7 +306,7 @@ class _Table(BaseModel):
 
 
 def read_councils(path: Path) -> tuple[Council, ...]:
-    """The councils of a file; their profiles and endpoints are checked where they are used.
+    """The councils of a file; profiles and endpoints are checked later, by `CouncilRules`.
 
     Raises InvalidRequest naming the key, such as `DEV.agents[0].endpoint`.
     """

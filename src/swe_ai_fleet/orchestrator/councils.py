@@ -1,13 +1,13 @@
-"""Councils: the agents of one task, and what makes each look at it differently.
+"""Councils: the agents of one task, and the perspective of each.
 
-Rules say what a council and its agents must be like to be kept.
+Rules say which councils and agents may be stored.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from swe_ai_fleet.domain.assignment import CodingAssignment
@@ -31,7 +31,7 @@ from swe_ai_fleet.domain.text import check_identifier, nearest
 TEMPERATURE = "temperature"
 INSTRUCTIONS = "instructions"
 PARAMETERS = (TEMPERATURE, INSTRUCTIONS)
-"""What `custom_params` of councils and tasks may hold: every own agent's temperature, and words for every agent."""
+"""The `custom_params` of councils and tasks: the temperature of the fleet's agents, and instructions for all agents."""
 
 _VIEWS = (
     "Prefer the smallest change that is complete.",
@@ -45,7 +45,7 @@ _TEMPERATURES = (0.0, 0.4, 0.7, 0.9)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seat:
-    """One agent run of a deliberation. `number` counts from 1; a member's further seats have names of their own."""
+    """One agent run of a deliberation. `number` counts from 1; a member's further seats have different agent ids."""
 
     number: int
     agent_id: str
@@ -57,13 +57,18 @@ def agent_name(role: Role, number: int) -> str:
     return f"agent-{role.lower()}-{number}"
 
 
+def own_agents(role: Role, count: int) -> tuple[CouncilMember, ...]:
+    """So many agents of the fleet's own as members of a council."""
+    return tuple(CouncilMember(agent_id=agent_name(role, number)) for number in range(1, count + 1))
+
+
 def council_name(role: Role) -> str:
     """The id of a role's council: `council-dev`."""
     return f"council-{role.lower()}"
 
 
 def adopted(task: Task, council: Council) -> Council:
-    """A council as one task uses it: a profile that the task names takes the place of the council's own."""
+    """A council for one task: a model profile that the task names replaces those of the council and its members."""
     if not task.model_profile:
         return council
     members = tuple(replace(member, model_profile="") for member in council.members)
@@ -71,7 +76,7 @@ def adopted(task: Task, council: Council) -> Council:
 
 
 def council_of(task: Task, council: Council | None, harnesses: Collection[str]) -> Council:
-    """The council of a task that names who sits in it; all but the members is the role's own, where it has one.
+    """The council of a task that names its seats; everything but the members is the role's, where it has a council.
 
     Raises InvalidRequest.
     """
@@ -97,10 +102,10 @@ def council_of(task: Task, council: Council | None, harnesses: Collection[str]) 
 
 
 def seated(task: Task, council: Council | None = None) -> Task:
-    """The task as it is run: what it leaves open is the council's, or else the fleet's own default.
+    """The task with agents, rounds and profile filled in from the council, or else from the fleet's defaults.
 
-    Doing it again changes nothing. Without a council (or with an empty one) as many agents are made as are asked for;
-    nobody works on patches that are there already.
+    A second call changes nothing. Without a council (or with an empty one) there are as many agents as are asked for;
+    a task of the kind `judge` has none.
     """
     if task.kind is TaskKind.JUDGE:
         return replace(task, num_agents=0, max_agents=0, rounds=0)
@@ -116,31 +121,27 @@ def seated(task: Task, council: Council | None = None) -> Task:
 
 
 def seats(task: Task, council: Council | None = None) -> tuple[Seat, ...]:
-    """Who works on a seated task, `most_agents` of them as far as there is room; the first `num_agents` begin.
+    """The seats of a seated task, at most `most_agents`; the first `num_agents` of them start.
 
-    The members sit in their order. Where there are fewer of them than seats, those that the fleet runs sit again as
-    often as it takes, the others as often as they take tasks at the same time.
+    Members are seated in their order. If there are fewer members than seats, the fleet's own agents get as many seats
+    as needed, external ones as many as their `max_concurrent_tasks`.
     """
-    if council is None or not council.members:
-        members = (CouncilMember(agent_id=agent_name(task.role, number)) for number in range(1, task.most_agents + 1))
-        return tuple(
-            Seat(number=at, agent_id=member.agent_id, member=member) for at, member in enumerate(members, start=1)
-        )
-    seats_found: list[Seat] = []
+    members = (council.members if council else ()) or own_agents(task.role, task.most_agents)
+    taken: list[Seat] = []
     turn = 0
-    while len(seats_found) < task.most_agents:
+    while len(taken) < task.most_agents:
         turn += 1
-        free = [member for member in council.members if not member.elsewhere or member.max_concurrent_tasks >= turn]
+        free = [member for member in members if not member.elsewhere or member.max_concurrent_tasks >= turn]
         if not free:
             break
-        for member in free[: task.most_agents - len(seats_found)]:
+        for member in free[: task.most_agents - len(taken)]:
             name = member.agent_id if turn == 1 else f"{member.agent_id}-seat{turn}"
-            seats_found.append(Seat(number=len(seats_found) + 1, agent_id=name, member=member))
-    return tuple(seats_found)
+            taken.append(Seat(number=len(taken) + 1, agent_id=name, member=member))
+    return tuple(taken)
 
 
 def at_work(states: Iterable[ExecutionState], role: Role) -> Mapping[str, int]:
-    """For how many executions each agent of a role's council works now, by its id."""
+    """The number of executions that each agent of a role's council works for now, by its id."""
     counts: Counter[str] = Counter()
     for state in states:
         if state.task.role is not role or state.council is None or state.status is not ExecutionStatus.IN_PROGRESS:
@@ -156,23 +157,10 @@ def at_work(states: Iterable[ExecutionState], role: Role) -> Mapping[str, int]:
     return counts
 
 
-def perspective(number: int, profiles: Sequence[str] = ("",)) -> Perspective:
-    """What the `number`-th agent (from 1) gets: the first samples greedily, the others with growing variety.
-
-    `profiles` are taken in turn.
-    """
-    return Perspective(
-        temperature=_TEMPERATURES[(number - 1) % len(_TEMPERATURES)],
-        seed=number,
-        instructions=_VIEWS[(number - 1) % len(_VIEWS)],
-        model_profile=profiles[(number - 1) % len(profiles)],
-    )
-
-
 def assignments(
     task: Task, repository: PinnedRepository, council: Council | None = None
 ) -> tuple[CodingAssignment, ...]:
-    """One assignment for each agent that works on the task; each gets its share of what they may spend together."""
+    """One assignment for each agent of the task; each gets an equal share of the totals."""
     task = seated(task, council)
     sitting = seats(task, council)
     limits = task.constraints.totals.share(task.constraints.limits, parts=len(sitting))
@@ -190,13 +178,15 @@ def assignments(
 
 
 def _perspective(seat: Seat, task: Task, council: Council | None) -> Perspective:
-    view = perspective(seat.number, task.profiles or ("",))
+    """The perspective of a seat: the first samples greedily, the others with more variety; profiles take turns."""
+    at, member, profiles = seat.number - 1, seat.member, task.profiles or ("",)
     custom = {**(council.custom_params if council else {}), **task.custom_params}
-    words = "\n".join(filter(None, (custom.get(INSTRUCTIONS, ""), view.instructions)))
-    temperature = float(custom[TEMPERATURE]) if TEMPERATURE in custom else view.temperature
-    profile = "" if seat.member.elsewhere else seat.member.model_profile or view.model_profile
-    return replace(
-        view, instructions=words, temperature=temperature, model_profile=profile, endpoint=seat.member.endpoint
+    return Perspective(
+        temperature=float(custom.get(TEMPERATURE, _TEMPERATURES[at % len(_TEMPERATURES)])),
+        seed=seat.number,
+        instructions="\n".join(filter(None, (custom.get(INSTRUCTIONS, ""), _VIEWS[at % len(_VIEWS)]))),
+        model_profile="" if member.elsewhere else member.model_profile or profiles[at % len(profiles)],
+        endpoint=member.endpoint,
     )
 
 
@@ -216,10 +206,13 @@ _RESERVED = re.compile(r"planner|.*-reviews-.*|.*-(?:r[0-9]+|seat[0-9]+|judges)"
 
 @dataclass(frozen=True, kw_only=True)
 class CouncilRules:
-    """What an installation has for councils.
+    """The rules of an installation for councils.
 
     Attributes:
-        max_agents: The most agents one council may have.
+        profiles: The model profiles that exist.
+        endpoints: The endpoints that are allowed for external agents.
+        harnesses: The harnesses that exist, by name.
+        max_agents: The most agents of one council.
     """
 
     profiles: Collection[str] = ()
@@ -259,7 +252,7 @@ class CouncilRules:
         check_parameters(council.custom_params)
 
     def check_member(self, council: Council, member: CouncilMember, where: str = "") -> None:
-        """One member of a council; `where` stands before the names of its fields."""
+        """One member of a council; `where` is the prefix of the names of its fields."""
         check_identifier(member.agent_id, field=f"{where}agent_id")
         if len(member.agent_id) > MAX_AGENT_ID_CHARS:
             raise InvalidRequest(
@@ -308,7 +301,7 @@ class CouncilRules:
 
 
 def check_harness(endpoint: str, harnesses: Collection[str], *, field: str) -> None:
-    """Whether there is the harness that `acp:NAME` names. Raises InvalidRequest."""
+    """Check that the harness of `acp:NAME` exists. Raises InvalidRequest."""
     name = endpoint.removeprefix(HARNESS)
     if name not in harnesses:
         hint = nearest(name, harnesses) or "none is configured (FLEET_HARNESSES)"
@@ -316,7 +309,7 @@ def check_harness(endpoint: str, harnesses: Collection[str], *, field: str) -> N
 
 
 def check_parameters(parameters: Mapping[str, str]) -> None:
-    """Whether agents can be given these `custom_params`. Raises InvalidRequest naming the one that they cannot."""
+    """Check `custom_params`. Raises InvalidRequest naming the invalid one."""
     for name, value in parameters.items():
         where = f"custom_params[{name[:64]}]"
         if name not in PARAMETERS:
@@ -325,5 +318,5 @@ def check_parameters(parameters: Mapping[str, str]) -> None:
             )
         if len(value) > MAX_PARAMETER_CHARS:
             raise InvalidRequest(f"{name} is too long", field=where, hint=f"at most {MAX_PARAMETER_CHARS} characters")
-        if name == TEMPERATURE and number_in(value, 0, MAX_TEMPERATURE) is None:
+        if name == TEMPERATURE and number_in(value, MAX_TEMPERATURE) is None:
             raise InvalidRequest(f"{value[:64]!r} is not a temperature", field=where, hint=f"0 to {MAX_TEMPERATURE:g}")

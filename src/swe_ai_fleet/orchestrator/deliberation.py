@@ -1,6 +1,6 @@
 """A deliberation: several agents solve one task, checks and peers judge the candidates, evidence decides first.
 
-Patches from anywhere are judged in the same way, without an agent: environment, baseline, evidence, one ranking.
+Submitted patches are judged in the same way, without agents: environment, baseline, evidence, one ranking.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ _MOST_FILES = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conclusion:
-    """What a deliberation came to.
+    """The result of a deliberation.
 
-    `candidates` are those that were ranked: each author's last one that stands. `losses` are the reasons of runs that
-    left no candidate, `rejections` those of runs that people ended. `usage` has everything that was spent: drafts,
-    reviews, revisions that were dropped, votes. `reports` is the evidence by candidate.
+    `candidates` are those that were ranked: each author's last one that was not dropped. `losses` are the reasons of
+    runs without a candidate, `rejections` those of runs that people ended. `usage` covers everything: drafts, reviews,
+    revisions (dropped ones, too), votes. `reports` is the evidence by candidate.
     """
 
     candidates: tuple[Candidate, ...]
@@ -67,13 +67,13 @@ class Conclusion:
 
     @property
     def timed_out(self) -> bool:
-        """Whether every run that left something was stopped by the clock."""
+        """Whether every run with a candidate ran into its timeout."""
         return bool(self.candidates) and all(c.stop_reason is StopReason.TIMEOUT for c in self.candidates)
 
 
 @dataclass(kw_only=True)
 class Deliberation:
-    """One deliberation under way. Whatever an earlier driver left is not asked for again."""
+    """One deliberation. Results that an earlier driver recorded are reused."""
 
     work: ExecutionContext
     _losses: list[str] = field(default_factory=list[str])
@@ -87,9 +87,9 @@ class Deliberation:
         self._spending = TaskSpending(task=self.work.task)
 
     async def run(self) -> Conclusion:
-        """Let every agent solve the task, have the candidates checked, reviewed and revised; rank what stands then.
+        """Have every agent solve the task, and the candidates checked, reviewed, revised and ranked.
 
-        A lost run costs its own candidate only. An agent that waits for a person holds up nobody but the reviews.
+        A lost run costs only its own candidate. An agent that waits for a person delays only the reviews.
         """
         async with Groundwork(work=self.work) as groundwork:
             self._checking = Checking(work=self.work, groundwork=groundwork)
@@ -118,7 +118,7 @@ class Deliberation:
         )
 
     async def _ranking(self, contest: Contest) -> tuple[RankedCandidate, ...]:
-        """The candidates from best to worst, once judges have voted; recorded."""
+        """Have judges vote, and record the ranking; the candidates from best to worst."""
         state = self.work.known
         if state.ranking:
             for outcome in (*state.votes, *state.scores.values()):
@@ -146,10 +146,10 @@ class Deliberation:
         return ranking
 
     async def _drafts(self) -> tuple[Author, ...]:
-        """Each agent's first candidate, checked, in the order of the council: the same for whoever drives it.
+        """Each agent's first candidate, checked, in the order of the council: the same under every driver.
 
-        While no candidate is convincing, further agents begin, as many as there are already, told what was tried. Where
-        there may be further ones, those still at work are stopped once one is convincing.
+        While no candidate is convincing, further agents start, each time as many as there are already, with a summary
+        of the earlier attempts. If the task allows that, running agents are stopped once one is convincing.
         """
         task, council, state = self.work.task, self.work.known.council, self.work.known
         waiting = list(assignments(task, self.work.repository, council))
@@ -168,7 +168,7 @@ class Deliberation:
             reports = await self._checking.beside_each_other(candidates)
             if any(map(convincing, reports.values())):
                 break
-            # Whoever submitted beside it may have shown that it is not.
+            # A candidate submitted at the same time may have shown that it is not.
             self._convincing = ""
             size, lessons = max(1, len(entries)), earlier_attempts(candidates, reports, task.execution_id)
         for candidate in self._rejected:
@@ -204,7 +204,7 @@ class Deliberation:
         return entry
 
     async def _solved(self, assignment: CodingAssignment) -> Candidate | FleetError | None:
-        """What an agent leaves, or what its run was lost by; None where it was stopped before. Raises Fenced."""
+        """An agent's candidate, or the fault that its run was lost by; None where it was stopped. Raises Fenced."""
         if self._convincing:
             return await self._stop(assignment.agent_id)
         solving = asyncio.create_task(self.work.runs.solve(assignment))
@@ -222,7 +222,7 @@ class Deliberation:
             del self._solving[assignment.agent_id]
 
     async def _stop_needless(self) -> None:
-        """Stop those who still solve, where one of the candidates is convincing."""
+        """Stop the agents that are still solving, once one of the candidates is convincing."""
         async with self._looking:
             candidates = [self._entries[name].candidate for name in sorted(self._entries)]
             reports = await self._checking.beside_each_other(candidates)
@@ -236,19 +236,19 @@ class Deliberation:
                     solving.cancel()
 
     async def _stop(self, agent_id: str) -> None:
-        """Record that an agent is stopped, before it is: nobody begins it again."""
+        """Record that an agent is stopped, before stopping it, so that no later driver starts it again."""
         reason = f"{self._convincing} is convincing; no further candidate is needed"
         await self.work.journal.append(RunStopped(stopped_agent_id=agent_id, reason=reason))
 
     async def _count_stopped(self) -> None:
-        """Add what stopped agents had spent, which only the log knows."""
+        """Add the usage of stopped agents, which only the log has."""
         if self._convincing or self.work.known.stopped:
             state = await self.work.runs.approvals.refresh()
             for name in state.stopped.keys() - self._entries.keys():
                 self._spending.usage += state.agents[name].usage
 
     def _too_late(self, agent_id: str) -> bool:
-        """Whether a lost run cannot be begun anew any more: the others were reviewed, or ranked, without it."""
+        """Whether a lost run can no longer start again, because the others were reviewed or ranked without it."""
         known = self.work.known
         if (agent := known.agents.get(agent_id)) is None or agent.status != "lost":
             return False
@@ -257,10 +257,10 @@ class Deliberation:
 
 
 def convincing(report: CheckReport) -> bool:
-    """Whether further candidates would be tried for nothing.
+    """Whether a candidate is so well verified that further ones are not worth their cost.
 
-    So it is where something shows the change that its author did not write, a test that was there or a check of the
-    task, or where it passes the tests of another author who has not seen it, and fails no other author's.
+    It is, where its evidence is not its author's (an existing test, or a check of the task), or where it passes the
+    tests of another author, who has not seen it, and fails no other author's.
     """
     if report.verdict is not Verdict.VERIFIED:
         return False
@@ -269,7 +269,7 @@ def convincing(report: CheckReport) -> bool:
 
 
 def earlier_attempts(candidates: Sequence[Candidate], reports: Mapping[str, CheckReport], seed: str) -> str:
-    """What those who begin later are told of candidates that convinced nobody: files, evidence, authors' words."""
+    """The text for later agents about candidates that are not convincing: files, evidence, authors' summaries."""
     if not candidates:
         return ""
     fence = Fence(_masked, seed, *(candidate.candidate_id for candidate in candidates))
@@ -288,12 +288,12 @@ def earlier_attempts(candidates: Sequence[Candidate], reports: Mapping[str, Chec
 
 
 def _masked(text: str) -> str:
-    """The text itself: what the log has was masked when it was written."""
+    """The text itself: texts of the log were masked when they were written."""
     return text
 
 
 def without_winner(verdict: Conclusion) -> Ending:
-    """The ending of a deliberation in which nobody won."""
+    """The ending of a deliberation without a winner."""
     if verdict.rejections and not verdict.candidates and not verdict.losses:
         reasons = "; ".join(dict.fromkeys(verdict.rejections))
         return Ending(status=ExecutionStatus.REJECTED, error=reasons, usage=verdict.usage)
@@ -303,23 +303,20 @@ def without_winner(verdict: Conclusion) -> Ending:
         return Ending(status=ExecutionStatus.FAILED, error=error, usage=verdict.usage)
     if verdict.timed_out:
         return Ending(status=ExecutionStatus.TIMEOUT, error="every agent ran out of time", usage=verdict.usage)
-    best = verdict.ranking[0]
-    fault = next(
-        (candidate.error for candidate in verdict.candidates if candidate.candidate_id == best.candidate_id), ""
-    )
-    name = f"{best.candidate_id} ({fault})" if fault else best.candidate_id
-    error = f"no candidate passed; the best, {name}: {best.reason}"
+    first, best = verdict.ranking[0], verdict.best
+    name = f"{first.candidate_id} ({best.error})" if best is not None and best.error else first.candidate_id
+    error = f"no candidate passed; the best, {name}: {first.reason}"
     return Ending(status=ExecutionStatus.NO_WINNER, error=error, usage=verdict.usage)
 
 
 def stands(report: CheckReport) -> bool:
-    """Whether nothing speaks against a branch. Where nothing can be run on it, there is nothing against it either."""
+    """Whether no required check of a branch failed. A branch on which nothing can be run has no failure either."""
     return not any(check.required for check in report.failed)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PatchJudgement:
-    """The patches of one task under way."""
+    """The judgement of the patches of one task."""
 
     work: ExecutionContext
 
@@ -367,7 +364,7 @@ class PatchJudgement:
         )
 
     async def _size(self, patch: SubmittedPatch) -> tuple[tuple[str, ...], int, int]:
-        """Files, lines added, lines removed; nothing where it cannot be read, which its evidence will say."""
+        """Files, lines added, lines removed; nothing where the patch cannot be read, which its evidence will say."""
         try:
             parsed = await asyncio.to_thread(parse_patch, await self.work.deps.blobs.get(patch.patch))
         except (PatchUnreadable, FleetError):

@@ -1,4 +1,4 @@
-"""Delivery: a winner becomes a branch of the target repository; patch and bundle go to those who can't reach it.
+"""Delivery: a winner becomes a branch of the target repository, and a patch and a bundle for remote callers.
 
 A person may have any candidate delivered after the end of its execution, whatever the evidence says.
 """
@@ -42,9 +42,9 @@ _MAX_SUMMARY_CHARS = 4_000
 
 
 def commit_message(task: Task, winner: Candidate, evidence: CheckReport | None = None) -> str:
-    """What was done as subject, in the agent's words or the task's, the agent's summary as body, and trailers.
+    """A subject from the agent's summary or the task, the agent's summary as body, and trailers.
 
-    These lead back to the execution and say the verdict: whoever reads the history sees what nothing was shown of.
+    The trailers name the execution and the verdict, so that the history shows which commits are not verified.
     """
     summary = winner.summary.strip()[:_MAX_SUMMARY_CHARS]
     subject = _subject(summary) or task.description.strip().splitlines()[0]
@@ -57,13 +57,13 @@ def commit_message(task: Task, winner: Candidate, evidence: CheckReport | None =
         f"Fleet-Audit-Head: {winner.audit_head}",
         *([f"Fleet-Verdict: {evidence.verdict}"] if evidence is not None and evidence.verdict is not None else []),
     )
-    # Nothing is said twice.
+    # The body does not repeat the subject.
     body = "" if summary.rstrip(".") == subject else summary
     return "\n\n".join(part for part in (subject, body, "\n".join(trailers)) if part) + "\n"
 
 
 def _subject(summary: str) -> str:
-    """The first sentence of an agent's summary, where it says anything; "Done." does not."""
+    """The first sentence of an agent's summary; empty where it is too short to say anything, as "Done." is."""
     first = _SENTENCE_END.split(summary, maxsplit=1)[0].strip("#*-_ `").rstrip(".")
     return first if len(first.split()) >= _LEAST_WORDS else ""
 
@@ -79,9 +79,9 @@ _MARKER = re.compile(rf"^\+(?:<{{7}} {OURS}|>{{7}} {THEIRS})\s*$".encode(), re.M
 
 @dataclass(kw_only=True)
 class Integration:
-    """The integration branch of one orchestration, which stands at `head`.
+    """The integration branch of one orchestration; `head` is its tip.
 
-    Merges come one at a time; whoever calls sees to that.
+    The caller makes sure that there is one merge at a time.
     """
 
     work: ExecutionContext
@@ -89,9 +89,9 @@ class Integration:
     spending: TaskSpending
 
     async def merge(self, child: Task, ended: ExecutionState, subtask_id: str) -> PinnedRepository | str:
-        """The branch with the winner of a subtask merged in, or why it could not be.
+        """The branch with the winner of a subtask merged in, or the reason why that failed.
 
-        The head moves only once the caller has recorded it. Raises Fenced; other faults are such reasons.
+        The caller moves the head after recording it. Raises Fenced; other faults become reasons.
         """
         winner = ended.candidates[ended.winner_id]
         request = MergeRequest(
@@ -118,7 +118,7 @@ class Integration:
     async def _resolved(
         self, request: MergeRequest, merge: Merge, child: Task, subtask_id: str
     ) -> PinnedRepository | str:
-        """The branch with a conflict resolved by an agent and checked like a candidate; otherwise why it is not."""
+        """The branch with a conflict resolved by an agent and checked like a candidate, or the reason for failure."""
         where = f"merge conflict in {', '.join(merge.conflicts[:MAX_NAMED_FILES])}"
         granted = self.spending.granted(1)
         if granted is None:
@@ -132,7 +132,7 @@ class Integration:
         if candidate.stop_reason is StopReason.REJECTED:
             return f"{where}: {candidate.error}"
         patch, message = await self.work.patch_of(candidate), f"{request.message.rstrip()}\nFleet-Merge: {run}"
-        # Neither side has changed the draft meanwhile, so this cannot conflict again.
+        # Nothing has changed the draft meanwhile, so this cannot conflict again.
         head = await self._at(
             await self.work.deps.workspaces.merge(replace(request, base=draft, patch=patch, message=message))
         )
@@ -156,7 +156,7 @@ class Integration:
         return head
 
     async def _at(self, merge: Merge) -> PinnedRepository:
-        """The branch at a commit, for every node."""
+        """The branch at the merge's commit, with the bundle that other nodes need."""
         if not merge.bundle:
             return self.head
         bundle = await self.work.put(merge.bundle, BUNDLE_TYPE)
@@ -164,24 +164,24 @@ class Integration:
 
 
 def spent_on_merges(state: ExecutionState) -> Usage:
-    """What an earlier driver's merges have cost."""
+    """The usage of merges under earlier drivers."""
     return sum((agent.usage for agent in state.agents.values() if is_merge_run(agent.agent_id)), Usage())
 
 
 def _merge_task(task: Task, child: Task, merge: Merge) -> Task:
-    """What the agent is told. The diffs are cut: the clone has both sides in full."""
+    """The task of the agent that resolves a conflict. The diffs are cut: its clone has both sides in full."""
     conflicts = [f"- {path}" for path in merge.conflicts[:MAX_LISTED_FILES]]
     more = len(merge.conflicts) - MAX_LISTED_FILES
     files = "\n".join([*conflicts, f"- and {more} more"] if more > 0 else conflicts)
     description = (
-        "Two changes conflict. Put them together, so that both do what they are for.\n\n"
-        f"Your clone has one of them and as much of the other as could be merged. In these files both meet:\n{files}"
-        f"\n\nBetween `<<<<<<< {OURS}` and `>>>>>>> {THEIRS}` stand both sides, what was there before them in the "
-        "middle. Take the markers out. Where a file has none (it is binary, or one side removed or renamed it), decide "
-        f"which side it is to be.\nChange nothing else.\n\nThe side `{THEIRS}` is to do this:\n{child.description}"
+        "Two changes conflict. Combine them, so that both do what they are for.\n\n"
+        f"Your clone has one of them and as much of the other as could be merged. These files conflict:\n{files}"
+        f"\n\nBetween `<<<<<<< {OURS}` and `>>>>>>> {THEIRS}` are both sides, with the text before both changes in the "
+        "middle. Remove the markers. Where a file has none (it is binary, or one side removed or renamed it), decide "
+        f"which side to keep.\nChange nothing else.\n\nThe side `{THEIRS}` is to do this:\n{child.description}"
     )
     context = (
-        f"What git says of it:\n{beginning(merge.report, MAX_REPORT_CHARS)}\n\n"
+        f"Git's report:\n{beginning(merge.report, MAX_REPORT_CHARS)}\n\n"
         f"What `{OURS}` changed in these files:\n```diff\n{_side(merge.ours)}\n```\n\n"
         f"What `{THEIRS}` changed in them:\n```diff\n{_side(merge.theirs)}\n```"
     )
@@ -198,22 +198,22 @@ def _side(diff: bytes) -> str:
 
 
 REFUSED = "refs/fleet/refused"
-"""Below this, the best candidate of each task in which nobody won."""
+"""Prefix of the references of best candidates of tasks without a winner."""
 _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Delivering:
-    """Brings what an execution came to to its target repository."""
+    """Delivers the result of an execution to its target repository."""
 
     work: ExecutionContext
 
     async def deliver(self, winner: Candidate, evidence: CheckReport | None = None) -> CheckReport:
-        """Commit the winner and record it; what the checks say of the delivered commit.
+        """Commit the winner and record it; returns the evidence about the delivered commit.
 
-        Where its tree is the one that the candidate's evidence is about, that evidence stands; otherwise (somebody else
-        made the tree) the checks run on the delivered commit. Raises PatchRejected, PreconditionFailed (the branch is
-        taken or checked out), Unavailable, AgentLost.
+        If its tree is the one that was checked, the candidate's evidence is reused; otherwise the checks run on the
+        delivered commit. Raises PatchRejected, PreconditionFailed (the branch is taken or checked out), Unavailable,
+        AgentLost.
         """
         task, repository = self.work.task, self.work.repository
         content, delivery = await self.work.patch_of(winner), _delivery(task)
@@ -231,15 +231,15 @@ class Delivering:
                     baseline=repository,
                 )
             )
-            beside = evidence.verdict if evidence is not None else None
-            if evidence is not None and beside and report.verdict and beside.rank < report.verdict.rank:
-                # Nobody else's tests ran there: what they said of the candidate stands.
-                report = replace(report, verdict=beside, reasons=evidence.reasons)
+            verdict = evidence.verdict if evidence is not None else None
+            if evidence is not None and verdict and report.verdict and verdict.rank < report.verdict.rank:
+                # The other candidates' tests did not run on this commit: their lower verdict on the candidate counts.
+                report = replace(report, verdict=verdict, reasons=evidence.reasons)
         await self.work.journal.append(WinnerDelivered(delivered=delivered, report=report))
         return report
 
     async def keep_best(self, conclusion: Conclusion) -> None:
-        """Keep the best candidate of those that did not win as a commit, for people; nothing where it has none."""
+        """Keep the best candidate of an execution without a winner as a commit, for people, if it has a change."""
         task, best = self.work.task, conclusion.best
         if self.work.known.refused_kept is not None or best is None:
             return
@@ -287,7 +287,7 @@ class Delivering:
 
 
 def at_delivered(repository: PinnedRepository, delivered: Delivered) -> PinnedRepository:
-    """The delivered commit, for every node."""
+    """The delivered commit, with the bundle that other nodes need."""
     if delivered.bundle is None:
         return replace(repository, commit=delivered.commit_sha)
     return replace(repository, commit=delivered.commit_sha, bundle=delivered.bundle, snapshot_of="")
@@ -299,9 +299,9 @@ def _delivery(task: Task) -> Delivery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandDelivery:
-    """What a person asks for. Without a `branch` it is `fleet/<task>-<candidate>`.
+    """A person's request to deliver a candidate. Without a `branch` it is `fleet/<task>-<candidate>`.
 
-    `by` is who has it done, in words; `caller` is who authenticated, empty where callers cannot be told apart.
+    `by` is the person's name for the log; `caller` is the authenticated name, empty where callers share one token.
     """
 
     candidate_id: str
@@ -314,9 +314,9 @@ class HandDelivery:
 
 @dataclass(frozen=True, kw_only=True)
 class HandDeliveries:
-    """Delivers candidates of ended executions; who had it done stands in the log and in the commit.
+    """Delivers candidates of ended executions; log and commit name the person who asked for it.
 
-    `get` is an execution as its events tell it now.
+    `get` reads an execution's current state.
     """
 
     log: EventLog
@@ -326,11 +326,11 @@ class HandDeliveries:
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def deliver(self, tenant: str, execution_id: str, request: HandDelivery) -> Delivered:
-        """Put a candidate on a branch. The same again changes nothing.
+        """Put a candidate on a branch. The same request again changes nothing.
 
-        Raises NotFound (no such candidate), PreconditionFailed (it has not ended, the candidate changed nothing, the
-        branch is taken), PermissionDenied (they handed the task in, and only what evidence verifies may win),
-        PatchRejected, Unavailable.
+        Raises NotFound (no such candidate), PreconditionFailed (the execution has not ended, the candidate has no
+        change, the branch is taken), PermissionDenied (the caller submitted the task, which requires verified
+        candidates), PatchRejected, Unavailable.
         """
         async with self._turn:
             state = await self.get(tenant, execution_id)
@@ -374,7 +374,7 @@ class HandDeliveries:
 
 
 def _check_overruling(state: ExecutionState, report: CheckReport | None, request: HandDelivery) -> None:
-    """Refuse that whoever handed a task in has delivered what its evidence refused. Raises PermissionDenied."""
+    """Refuse that the submitter of a task overrules its evidence. Raises PermissionDenied."""
     verified = report is not None and report.verdict is Verdict.VERIFIED
     if verified or not state.task.constraints.require_verified or request.caller != (state.task.caller or None):
         return

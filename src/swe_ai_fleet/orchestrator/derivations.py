@@ -1,6 +1,6 @@
-"""Plans split on request, and events of plans elsewhere that lead to work here, once however often they come.
+"""Plans split on request, and planning events of other systems that start work here, once however often they arrive.
 
-A plan that is split on request is no execution: the planner's own run in the log is all that is kept of it.
+A plan that is split on request is not an execution: only the planner's own run is in the log.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ MAX_NAME_CHARS = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DerivationRequest:
-    """Something to be split. `case_id` and `plan_id` are the caller's own names for it; the planner reads `context`."""
+    """A plan to split. `case_id` and `plan_id` are the caller's own names for it; the planner reads `context`."""
 
     description: str
     case_id: str = ""
@@ -72,7 +72,7 @@ class DerivationRequest:
             raise InvalidRequest(f"unknown strategy {self.strategy[:64]!r}", field="strategy", hint=hint)
 
     def task(self, commit: str) -> Task:
-        """The task that stands for it; the same plan about the same commit is the same task."""
+        """The task of its planner; the same plan about the same commit is the same task."""
         content = json.dumps([to_plain(self), commit], sort_keys=True).encode()
         return Task(
             task_id=f"derive-{hashlib.sha256(content).hexdigest()[:40]}",
@@ -87,11 +87,11 @@ class DerivationRequest:
 
 
 class Derivations:
-    """Splits plans. An async context: leaving it ends the planners at work.
+    """Splits plans. An async context: leaving it cancels the running planners.
 
-    The same plan about the same commit is split once; asked again, the answer comes from the log. A planner goes on
-    without its caller, who may come back for what it said. Where `MAX_AT_ONCE` are at work, a tenant that has less than
-    an even part of them is still let in.
+    The same plan about the same commit is split once; a second request is answered from the log. A planner continues
+    without its caller, who may ask again for the result. Where `MAX_AT_ONCE` planners run, a tenant with less than an
+    equal share of them may still start one.
     """
 
     def __init__(self, *, fleet: Fleet, log: EventLog, workspaces: WorkspaceProvider) -> None:
@@ -110,9 +110,9 @@ class Derivations:
         await asyncio.gather(*deriving, return_exceptions=True)
 
     async def derive(self, plan: DerivationRequest) -> Derivation:
-        """Its subtasks, dependencies first.
+        """The subtasks of a plan, dependencies first.
 
-        Raises InvalidRequest (nothing to split, or no sound split was found), PreconditionFailed, Unavailable,
+        Raises InvalidRequest (nothing to split, or no valid split was found), PreconditionFailed, Unavailable,
         ResourceExhausted (too many at once), ModelError, AgentLost.
         """
         plan.check()
@@ -128,11 +128,11 @@ class Derivations:
         return await asyncio.shield(self._deriving[name])
 
     def _check_room(self, tenant: str) -> None:
-        """Whether one more plan of a tenant may be split now. Raises ResourceExhausted."""
-        at_work = Counter(name for name, _ in self._deriving)
-        tenants = len({tenant, *at_work})
-        if full_for(at_work.total(), at_work[tenant], most=MAX_AT_ONCE, tenants=tenants):
-            raise ResourceExhausted(f"{at_work.total()} plans are being split", hint="try again later")
+        """Check that one more plan of a tenant may be split now. Raises ResourceExhausted."""
+        running = Counter(name for name, _ in self._deriving)
+        tenants = len({tenant, *running})
+        if full_for(running.total(), running[tenant], most=MAX_AT_ONCE, tenants=tenants):
+            raise ResourceExhausted(f"{running.total()} plans are being split", hint="try again later")
 
     async def _derive(self, plan: DerivationRequest, task: Task, pinned: PinnedRepository | None) -> Derivation:
         earlier = await read_run(self._log, task.tenant, task.execution_id, PLANNER)
@@ -163,24 +163,24 @@ class Derivations:
 
 
 EVENT_TYPES = ("plan.approved", "story.approved", "task.created")
-"""The types of event that work follows from: each says that something is to be done now."""
+"""The types of event that start work."""
 CALLER = "planning"
-"""Who the tasks of planning events are accounted to."""
+"""The caller of tasks from planning events without one."""
 MAX_EVENT_ID_CHARS = 120
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanningEvent:
-    """Something that happened to a plan, a story or a task elsewhere.
+    """An event about a plan, a story or a task of another system.
 
     Args:
-        event_id: The sender's; what makes the event known when it comes again.
+        event_id: The sender's id; a second event with it is the same one.
         event_type: Such as `plan.approved`; see `EVENT_TYPES`.
-        case_id: With the three that follow: the sender's own names, kept with the task.
-        repo: The repository it is about; needed where work is dispatched.
+        case_id: This and the next three are the sender's own names, stored with the task.
+        repo: The repository of the work; required with `dispatch`.
         roles: Roles that subtasks may have; empty: all.
         dispatch: Whether the subtasks are run, or only derived.
-        caller: Who told it, and so has what it leads to done; empty: `CALLER`.
+        caller: The sender, who is the caller of the resulting task; empty: `CALLER`.
     """
 
     event_id: str
@@ -198,7 +198,7 @@ class PlanningEvent:
     caller: str = ""
 
     def check(self) -> None:
-        """Raises InvalidRequest for an event that cannot be taken, naming the field and the way out."""
+        """Raises InvalidRequest for an invalid event, naming the field and the way out."""
         check_identifier(self.event_id, field="event_id")
         if len(self.event_id) > MAX_EVENT_ID_CHARS:
             raise InvalidRequest("the event id is too long", field="event_id", hint=f"at most {MAX_EVENT_ID_CHARS}")
@@ -213,16 +213,16 @@ class PlanningEvent:
 
     @property
     def key(self) -> str:
-        """Under which it is remembered."""
+        """Its key in the store."""
         return f"event.{self.tenant}.{self.event_id}"
 
     def fingerprint(self) -> str:
-        """SHA-256 of the content: equal for an event that is told again, whoever tells it."""
+        """SHA-256 of the content without the caller: equal for a repeated event."""
         content = {name: value for name, value in json.loads(to_json(self)).items() if name != "caller"}
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     def task(self) -> Task:
-        """The task it leads to: `event-<event_id>`, split before it is run."""
+        """The task of a dispatched event: `event-<event_id>`, split before it is run."""
         return Task(
             task_id=f"event-{self.event_id}",
             tenant=self.tenant,
@@ -241,7 +241,7 @@ class PlanningEvent:
         )
 
     def plan(self) -> DerivationRequest:
-        """What is to be split where nothing is dispatched."""
+        """The plan to split where nothing is dispatched."""
         return DerivationRequest(
             description=self.description,
             case_id=self.case_id,
@@ -253,7 +253,7 @@ class PlanningEvent:
         )
 
     def _context(self) -> str:
-        """What else the planner and the agents are told, the same text each time."""
+        """The context for planner and agents, always the same text."""
         names = {"case": self.case_id, "story": self.story_id, "plan": self.plan_id, "task": self.task_id}
         lines = [f"This follows from the event {self.event_type}."]
         lines += [f"{name}: {value}" for name, value in names.items() if value]
@@ -264,9 +264,9 @@ class PlanningEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanningOutcome:
-    """What an event led to. Not `accepted`: nothing follows from it, and `message` says why.
+    """The result of an event. Not `accepted`: it starts no work, and `message` says why.
 
-    `derivation` is None while the planner of a dispatched event is still at work.
+    `derivation` is None while the planner of a dispatched event is still working.
     """
 
     accepted: bool
@@ -277,18 +277,18 @@ class PlanningOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Taken:
-    """An event that was taken, as it is remembered."""
+    """The stored record of an accepted event."""
 
     fingerprint: str
     outcome: PlanningOutcome
 
 
 class PlanningEvents:
-    """Takes planning events.
+    """Processes planning events.
 
     A dispatched event becomes one orchestration, which derives its subtasks itself, so that a lost process costs
-    nothing; without dispatch the planner alone is asked. Either way the event's id decides: told again, it answers as
-    the first time. `store` remembers events, the same for every replica.
+    nothing; without dispatch only the planner runs. A repeated event, by its id, gets the first one's answer. `store`
+    has the accepted events of all replicas.
     """
 
     def __init__(self, *, executions: Executions, derivations: Derivations, store: KeyValue) -> None:
@@ -297,17 +297,17 @@ class PlanningEvents:
         self._store = store
 
     async def process(self, event: PlanningEvent, *, timeout: float | None = None) -> PlanningOutcome:
-        """Take an event, or answer about one that was taken before.
+        """Accept an event, or repeat the answer to one that was accepted before.
 
         Args:
-            timeout: Seconds to wait for the subtasks of a dispatched event; None: as long as it takes. When they are
-                up the answer comes without the subtasks; told again, it has them.
+            timeout: Seconds to wait for the subtasks of a dispatched event; None: no limit. After that the answer
+                comes without subtasks; sending the event again gets them.
 
         Raises:
-            InvalidRequest, PreconditionFailed, ResourceExhausted, Unavailable, ModelError: As for a task submitted;
-                the event was not taken. Without dispatch also AgentLost, and InvalidRequest where no sound split was
-                found.
-            AlreadyExists: Another event was taken under this id.
+            InvalidRequest, PreconditionFailed, ResourceExhausted, Unavailable, ModelError: As for a submitted task;
+                the event was not accepted. Without dispatch also AgentLost, and InvalidRequest where no valid split
+                was found.
+            AlreadyExists: A different event was accepted under this id.
         """
         event.check()
         stored = await self._store.get(event.key)
@@ -333,11 +333,11 @@ class PlanningEvents:
             submission = await self._executions.submit(event.task())
         except AlreadyExists as fault:
             raise _taken_otherwise(event) from fault
-        # A process lost before this is written loses nothing: the submission itself is known by the event's id.
+        # If the process dies before this is written, nothing is lost: the task's id comes from the event's.
         return await self._remembered(event, PlanningOutcome(accepted=True, execution_id=submission.execution_id))
 
     async def _remembered(self, event: PlanningEvent, outcome: PlanningOutcome) -> PlanningOutcome:
-        """The outcome once it is stored; that of another replica, where it was faster."""
+        """Store the outcome; returns that of another replica if its write came first."""
         record = _Taken(fingerprint=event.fingerprint(), outcome=outcome)
         try:
             await self._store.put(event.key, to_json(record), revision=0)

@@ -1,7 +1,7 @@
-"""Figures: what was counted in a stretch of time, durations as quantile sketches, and their history.
+"""Figures: counts of a range of time, durations as quantile sketches, and their history.
 
-A sketch keeps quantiles of many durations in little memory; the history is fine for what is recent, coarse for the
-old.
+A sketch keeps quantiles of many durations in little memory; the history is fine for recent times and coarse for old
+ones.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from swe_ai_fleet.domain.event import ExecutionStatus
 from swe_ai_fleet.domain.tool import Outcome
 
 RELATIVE_ERROR = 0.02
-"""A quantile is off by at most this part of its value."""
+"""The error of a quantile is at most this part of its value."""
 
 LONGEST_MS = 30 * 86_400_000
-"""What is longer counts as this long."""
+"""A longer duration counts as this long."""
 
 _GAMMA = (1 + RELATIVE_ERROR) / (1 - RELATIVE_ERROR)
 _LOG_GAMMA = math.log(_GAMMA)
 Key = str
-"""`<tenant>/<role>` of an execution; no role where that is not known."""
+"""`<tenant>/<role>` of an execution; the role is empty where it is not known."""
 _HOUR, _DAY = 3_600, 86_400
 
 
@@ -35,8 +35,8 @@ _HOUR, _DAY = 3_600, 86_400
 class Sketch:
     """Counts durations in buckets whose widths grow with the value, so that quantiles have a bounded relative error.
 
-    Sketches of parts, merged, are the sketch of the whole. At most 543 buckets; durations are whole milliseconds, 0
-    has a bucket of its own.
+    Merging the sketches of parts gives the sketch of the whole. At most 543 buckets; durations are whole milliseconds,
+    0 has a bucket of its own.
 
     Source: Masson, Rim and Lee, "DDSketch: a fast and fully-mergeable quantile sketch with relative-error guarantees",
     VLDB 2019. Without its collapsing of buckets, since the range of values is bounded here.
@@ -47,58 +47,58 @@ class Sketch:
     counts: list[int] = field(default_factory=list[int])
 
     def add(self, duration_ms: float) -> None:
-        """Count a duration; what is below 0 counts as 0."""
+        """Count a duration; a negative one counts as 0."""
         bucket = _bucket(duration_ms)
         self._cover(bucket, bucket)
         self.counts[bucket - self.first] += 1
         self.count += 1
 
     def merge(self, other: Sketch) -> None:
-        """Count everything that another sketch has counted."""
+        """Add the counts of another sketch."""
         if not other.count:
             return
         first, counts = other.first, other.counts
         self._cover(first, first + len(counts) - 1)
         offset = first - self.first
         own_counts = self.counts
-        for place, number in enumerate(counts, start=offset):
+        for index, number in enumerate(counts, start=offset):
             if number:
-                own_counts[place] += number
+                own_counts[index] += number
         self.count += other.count
 
     def quantile(self, q: float) -> float:
-        """The duration that a part `q` (0 to 1) of all does not exceed, in milliseconds; 0 where none was counted.
+        """The `q`-quantile (0 to 1) of the durations, in milliseconds; 0 where none was counted.
 
         It is within `RELATIVE_ERROR` of the value at index `floor(q * (count - 1))` of the sorted durations.
         """
         if not self.count:
             return 0.0
-        rank, seen = math.floor(q * (self.count - 1)), 0
-        for place, number in enumerate(self.counts):
-            seen += number
-            if seen > rank:
-                return _middle(self.first + place)
+        rank, total = math.floor(q * (self.count - 1)), 0
+        for index, number in enumerate(self.counts):
+            total += number
+            if total > rank:
+                return _middle(self.first + index)
         return _middle(self.first + len(self.counts) - 1)
 
     def histogram(self, bounds_ms: Sequence[float]) -> tuple[list[int], float]:
         """How many durations are at most as long as each of the (ascending) bounds, and the sum of all.
 
-        In milliseconds. Both are off by what a quantile is off.
+        In milliseconds. Both have the relative error of quantiles.
         """
-        counts, total, place = [0] * len(bounds_ms), 0.0, 0
+        counts, total, index = [0] * len(bounds_ms), 0.0, 0
         for bucket, number in enumerate(self.counts, start=self.first):
             if not number:
                 continue
             value = _middle(bucket)
             total += number * value
-            while place < len(bounds_ms) and bounds_ms[place] < value:
-                place += 1
-            if place < len(bounds_ms):
-                counts[place] += number
+            while index < len(bounds_ms) and bounds_ms[index] < value:
+                index += 1
+            if index < len(bounds_ms):
+                counts[index] += number
         return list(accumulate(counts)), total
 
     def _cover(self, first: int, last: int) -> None:
-        """Have counts for these buckets."""
+        """Extend the counts to these buckets."""
         if not self.counts:
             self.first = first
             self.counts = [0] * (last - first + 1)
@@ -112,14 +112,14 @@ class Sketch:
 
 
 def _bucket(duration_ms: float) -> int:
-    """0 for nothing, else 1 more than the exponent of the smallest power of gamma that is not less."""
+    """0 below 1 ms, else 1 more than the exponent of the smallest power of gamma that is not less."""
     if duration_ms < 1:
         return 0
     return 1 + max(0, math.ceil(math.log(min(duration_ms, LONGEST_MS)) / _LOG_GAMMA))
 
 
 def _middle(bucket: int) -> float:
-    """The value that is off by the same part at both ends of a bucket."""
+    """The value with the same relative error at both ends of a bucket."""
     return 0.0 if bucket == 0 else 2 * _GAMMA ** (bucket - 1) / (_GAMMA + 1)
 
 
@@ -129,7 +129,7 @@ class _Sums:
     __slots__ = ()
 
     def merge(self, other: Self) -> None:
-        """Count everything that another has counted."""
+        """Add the values of another."""
         for name in _names_of(type(self)):
             # Most of an event's figures are empty: this runs several times for each event.
             if not (more := getattr(other, name)):
@@ -164,7 +164,7 @@ class ModelFigures(_Sums):
 
 @dataclass(slots=True, kw_only=True)
 class ToolFigures(_Sums):
-    """One operation's calls; `failures` are those that failed or were refused, `cached` those that cost nothing."""
+    """One operation's calls; `failures` failed or were refused, `cached` were answered from the cache."""
 
     calls: int = 0
     failures: int = 0
@@ -175,7 +175,7 @@ class ToolFigures(_Sums):
 
 @dataclass(slots=True, kw_only=True)
 class Gauges(_Sums):
-    """What stood at a moment, or by how much it changed: agents at work, executions driven, executions waiting."""
+    """Running agents, driven executions and waiting executions at a moment, or the change of these numbers."""
 
     agents: int = 0
     driven: int = 0
@@ -188,11 +188,11 @@ class Gauges(_Sums):
 
 @dataclass(slots=True, kw_only=True)
 class Figures(_Sums):
-    """Counts, sums and latencies. Those of parts, merged, are those of the whole.
+    """Counts, sums and latencies. Merging those of parts gives those of the whole.
 
-    `stops` are the ends of agents' runs by reason, `loops` what was done where one went in circles, `lost` the runs
-    whose process died, `takeovers` the executions that another orchestrator went on with. `change` is by how much the
-    gauges changed; `latencies` are by operation: deliberation, orchestration, workflow, agent, model_call, tool_call,
+    `stops` counts the ends of agents' runs by reason, `loops` the reactions to agents that go in circles, `lost` the
+    runs whose process died, `takeovers` the executions that another orchestrator took over. `change` is the change of
+    the gauges; `latencies` are by operation: deliberation, orchestration, workflow, agent, model_call, tool_call,
     check, queue_wait.
     """
 
@@ -219,7 +219,7 @@ class Figures(_Sums):
         return self
 
 
-def _merged(into: dict[Key, Figures], key: Key, figures: Figures) -> None:
+def _merge_at(into: dict[Key, Figures], key: Key, figures: Figures) -> None:
     if key not in into:
         into[key] = Figures()
     into[key].merge(figures)
@@ -227,7 +227,7 @@ def _merged(into: dict[Key, Figures], key: Key, figures: Figures) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tier:
-    """Cells of so many seconds, each kept for so many."""
+    """The length of a tier's cells in seconds, and how long each is kept."""
 
     cell_seconds: int
     kept_seconds: int
@@ -239,7 +239,7 @@ TIERS = (
     Tier(cell_seconds=_HOUR, kept_seconds=14 * _DAY),
     Tier(cell_seconds=_DAY, kept_seconds=92 * _DAY),
 )
-"""From fine to coarse; each cell is a whole number of those of the tier before. The last goes as far as the log."""
+"""From fine to coarse; each cell is a whole number of those of the tier before. The last covers the whole log."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -257,10 +257,10 @@ class TierCells:
             if figures.change.any():
                 self.before.setdefault(key, Gauges()).merge(figures.change)
             return
-        _merged(self.cells.setdefault(cell, {}), key, figures)
+        _merge_at(self.cells.setdefault(cell, {}), key, figures)
 
     def drop(self, now: float) -> None:
-        """Forget what is too old, its effect on the gauges aside."""
+        """Forget cells that are too old, except for their effect on the gauges."""
         until = int(now - self.tier.kept_seconds) // self.tier.cell_seconds * self.tier.cell_seconds
         if until <= self.dropped_until:
             return
@@ -273,7 +273,7 @@ class TierCells:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """What was counted from a moment on, in seconds, by key."""
+    """The figures of one cell by key; `start` is in seconds."""
 
     start: int
     figures: dict[Key, Figures]
@@ -281,12 +281,13 @@ class Cell:
 
 @dataclass(slots=True)
 class FigureHistory:
-    """Every figure stands in each tier that reaches as far back, so that nothing has to be moved when it gets old.
+    """Figures in tiers of cells. Each tier has every figure, as far back as it goes, so that nothing has to be moved.
 
-    What a range of time has is therefore the same in every process that has read the same events, whenever it did.
-    The cell that is counted in is put into the tiers when another one begins or when somebody looks.
+    The figures of a range of time are therefore the same in every process that has read the same events.
+    The open cell is put into the tiers when another one begins or when the history is read.
 
-    `tiers` are from fine to coarse, each cell a whole number of those before. `untold` is what `told` says next.
+    `tiers` are from fine to coarse, each cell a whole number of those before. `untold` has the figures since the last
+    `take_new`.
     """
 
     tiers: list[TierCells] = field(default_factory=lambda: [TierCells(tier=tier) for tier in TIERS])
@@ -297,26 +298,26 @@ class FigureHistory:
 
     @property
     def reach(self) -> int:
-        """How far back it goes, in seconds."""
+        """How many seconds the history goes back."""
         return self.tiers[-1].tier.kept_seconds
 
     def add(self, at: float, key: Key, figures: Figures, *, now: float) -> None:
-        """Count something that happened `at` (seconds since 1970)."""
+        """Count figures of an event `at` a time (seconds since 1970)."""
         seconds = self.tiers[0].tier.cell_seconds
         if (cell := int(at) // seconds * seconds) != self.open_at:
             self._settle()
             self.open_at = cell
         self.now = now
-        _merged(self.open, key, figures)
+        _merge_at(self.open, key, figures)
 
-    def told(self) -> dict[Key, Figures]:
+    def take_new(self) -> dict[Key, Figures]:
         """Everything that was counted since the last call."""
         self._settle()
         changes, self.untold = self.untold, {}
         return changes
 
     def tier(self, start: float, now: float) -> Tier:
-        """The finest tier that goes as far back; the coarsest where none does."""
+        """The finest tier that goes back to `start`; the coarsest where none does."""
         tiers = (tier_cells.tier for tier_cells in self.tiers if now - start <= tier_cells.tier.kept_seconds)
         return next(tiers, self.tiers[-1].tier)
 
@@ -331,11 +332,11 @@ class FigureHistory:
         return [Cell(start=at, figures=cells[at]) for at in sorted(cells) if start <= at < end]
 
     def before(self, tier: Tier, start: int) -> dict[Key, Gauges]:
-        """What the gauges of each key were at a cell's start."""
+        """The gauges of each key at a cell's start."""
         tier_cells = self._tier(tier)
         gauges: dict[Key, Gauges] = {}
-        for key, was in tier_cells.before.items():
-            gauges.setdefault(key, Gauges()).merge(was)
+        for key, initial in tier_cells.before.items():
+            gauges.setdefault(key, Gauges()).merge(initial)
         for at, cell in tier_cells.cells.items():
             if at < start:
                 for key, figures in cell.items():
@@ -350,7 +351,7 @@ class FigureHistory:
             for key, figures in self.open.items():
                 tier_cells.add(self.open_at, key, figures)
         for key, figures in self.open.items():
-            _merged(self.untold, key, figures)
+            _merge_at(self.untold, key, figures)
         self.open = {}
 
     def _tier(self, tier: Tier) -> TierCells:

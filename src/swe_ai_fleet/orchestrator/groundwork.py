@@ -1,11 +1,10 @@
-"""What an execution stands on: its baseline, what repairs its environment, and a checklist made of its statement."""
+"""The groundwork of an execution: its baseline, environment run, checklist, and the context of its agents."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from swe_ai_fleet.agents import preparation
 from swe_ai_fleet.agents.preparation import findings, read_checklist, read_proposal, statement
@@ -45,19 +44,19 @@ _QUESTION = "Which set-up commands make this repository's own tests run?"
 
 @dataclass(kw_only=True)
 class Groundwork:
-    """The groundwork of one execution, done while something else goes on; an async context.
+    """The groundwork of one execution, done in the background of an async context.
 
-    The untouched commit is tested first. Where its tests get on badly, an agent looks for what the environment lacks;
-    what it proposes is tried from nothing and used, now and by later executions, if more tests run then. Beside that an
-    agent turns the statement into a checklist, where the task asks for one.
+    The untouched commit is tested first. If its tests lack something, an agent looks for what the environment needs;
+    its proposal is tried in a fresh environment and used, by this and later executions, if more tests run then. At the
+    same time an agent turns the statement into a checklist, if the task asks for one.
 
-    `usage` is what the environment run and the checklist spent.
+    `usage` is that of the environment run and the checklist.
     """
 
     work: ExecutionContext
     usage: Usage = field(default_factory=Usage)
-    _laying: asyncio.Task[str] | None = None
-    _listing: asyncio.Task[Checklist | None] | None = None
+    _laying: asyncio.Task[str] = field(init=False)
+    _listing: asyncio.Task[Checklist | None] = field(init=False)
 
     async def __aenter__(self) -> Groundwork:
         self._laying = asyncio.create_task(self._lay())
@@ -65,21 +64,20 @@ class Groundwork:
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        tasks: list[asyncio.Task[Any]] = [task for task in (self._laying, self._listing) if task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        self._laying.cancel()
+        self._listing.cancel()
+        await asyncio.gather(self._laying, self._listing, return_exceptions=True)
 
     async def laid(self) -> str:
-        """Wait for its end; any number of tasks may, and none of them ends it. Raises Fenced, Unavailable.
+        """Wait for the baseline; any number of tasks may wait, and cancelling one does not cancel the work.
 
-        Gives the commands that are run on the untouched commit and on every candidate.
+        Returns the commands that run on the untouched commit and on every candidate. Raises Fenced, Unavailable.
         """
-        return await asyncio.shield(self._laying) if self._laying is not None else ""
+        return await asyncio.shield(self._laying)
 
     async def checklist(self) -> Checklist | None:
-        """What the statement asks for, once its probes ran on the untouched commit; as `laid`. None: nobody asked."""
-        return await asyncio.shield(self._listing) if self._listing is not None else None
+        """The checklist, once its probes ran on the untouched commit; waits as `laid` does. None: the task has none."""
+        return await asyncio.shield(self._listing)
 
     async def _list(self) -> Checklist | None:
         recorded = self.work.known.checklist
@@ -93,7 +91,7 @@ class Groundwork:
 
     @property
     def _may_ask(self) -> bool:
-        """Whether agents may run commands here without that anybody is asked."""
+        """Whether agents may run commands without an approval."""
         task = self.work.task
         return task.kind is not TaskKind.JUDGE and task.enable_tools and task.approval not in _ASKING
 
@@ -119,14 +117,14 @@ class Groundwork:
                 return replace(checklist, error=answer.error[:_REASON_CHARS])
             checklist = replace(checklist, requirements=read_checklist(answer.text, task))
             if checklist.probed:
-                checklist = checklist.with_outcomes(await self._on_the_untouched_commit(checklist))
+                checklist = checklist.with_outcomes(await self._probed_on_base(checklist))
             return checklist
         except Fenced:
             raise
         except (FleetError, ValueError) as error:
             return replace(checklist, error=str(error)[:_REASON_CHARS])
 
-    async def _on_the_untouched_commit(self, checklist: Checklist) -> Examination:
+    async def _probed_on_base(self, checklist: Checklist) -> Examination:
         await self.laid()
         return await self.work.runs.check(
             ExamineAssignment(
@@ -155,7 +153,7 @@ class Groundwork:
         return "; ".join(check.command for check in self.work.task.constraints.checks)[:_COMMAND_CHARS]
 
     async def _first(self) -> Baseline | None:
-        """The baseline, recorded; what keeps it from being made is recorded, too."""
+        """Make and record the baseline, or record the fault that prevents it."""
         await self.work.journal.append(ChecksStarted(command=self._named_checks))
         try:
             baseline_finished = BaselineFinished(baseline=await self._baseline(self.work.task))
@@ -172,17 +170,17 @@ class Groundwork:
         )
 
     def _may_help(self, baseline: Baseline) -> bool:
-        """Whether an environment run is asked for, and could change anything."""
+        """Whether an environment run is needed and allowed."""
         task = self.work.task
         detects = task.environment.detect and not task.constraints.checks and self._may_ask
         return detects and baseline.report.learned is None and wants_help(baseline)
 
     async def _improve(self, before: Baseline) -> Baseline:
-        """The baseline after an environment run, whose proposal is tried; recorded."""
+        """Record an environment run, whose proposal is tried; returns the baseline to use."""
         run, after = await self._run(before)
         self.usage += run.usage
         if run.answered:
-            # That nothing was found is worth knowing too: nobody looks a second time.
+            # An empty result is kept too, so that no later execution tries again.
             proposal = run.proposal if run.kept else None
             proposal = proposal or EnvironmentProposal(source=self._source, notes=run.reason)
             await self.work.deps.recipes.keep(self.work.task.tenant, before.recipe_key, proposal)
@@ -196,7 +194,7 @@ class Groundwork:
         return f"{self.work.task.execution_id}/{ENVIRONMENT}"
 
     async def _run(self, before: Baseline) -> tuple[EnvironmentRun, Baseline | None]:
-        """The run, and the baseline with what it proposes; None where there is nothing to be tried."""
+        """The run, and the baseline with its proposal; None where there is no proposal to try."""
         run = EnvironmentRun(agent_id=ENVIRONMENT, before=before.line)
         try:
             answer = await self._ask_preparer(before)
@@ -210,7 +208,7 @@ class Groundwork:
         try:
             proposal = read_proposal(answer.text, source=self._source)
             if proposal.test_command and not all(suite.unusable for suite in before.suites):
-                # Tests that the detected command runs are those that count.
+                # The detected command's tests are those that count.
                 proposal = replace(proposal, test_command="")
             run = replace(run, proposal=proposal)
             environment = proposal.amending(self.work.task.environment)
@@ -239,7 +237,7 @@ class Groundwork:
     def _assignment(
         self, agent_id: str, query: str, *, tools: Sequence[str], prompt: str, steps: int, schema: Mapping[str, object]
     ) -> AnswerAssignment:
-        """A question beside the candidates, of which the task's context is no part."""
+        """A question to an agent that makes no candidate; it does not get the task's context."""
         task = self.work.task
         config = AgentConfig(
             role=str(task.role), tools=tools, use_tools=True, system_prompt=prompt, max_iterations=steps
@@ -257,7 +255,7 @@ class Groundwork:
 
 
 def _limits(task: Task, steps: int) -> Limits:
-    """A part of what one candidate may spend, beside the candidates."""
+    """A quarter of one candidate's tokens and cost, and at most `steps` iterations."""
     limits = task.constraints.totals.share(task.constraints.limits, parts=max(1, task.num_agents))
     return replace(
         limits,
@@ -269,7 +267,7 @@ def _limits(task: Task, steps: int) -> Limits:
 
 
 PAUSES = (0.5, 2.0)
-"""Seconds before each further attempt where the context service does not answer; then it is gone without."""
+"""Seconds before each further attempt while the context service does not answer; after the last there is no context."""
 NO_SERVICE = "no context service is configured"
 
 
@@ -281,10 +279,10 @@ async def background(
     *,
     pauses: Sequence[float] = PAUSES,
 ) -> str:
-    """The context of a task's agents; empty where none is wanted, or none is to be had.
+    """The context of a task's agents; empty where none is wanted, or none is available.
 
-    An execution that is driven again gives its agents what they were given before. That there is none costs nobody the
-    execution: the event says why.
+    Under a later driver agents get the same context as before. A missing context does not fail the execution: the event
+    says why there is none.
     """
     if state.context is not None:
         return state.context.text
@@ -297,9 +295,9 @@ async def background(
 
 
 def context_request(task: Task, *, placed: bool = False) -> ContextRequest | None:
-    """What is asked for a task; None where it belongs to no story or case and reads no memory.
+    """The context request of a task; None where it belongs to no story or case and reads no memory.
 
-    With `placed` the project itself may know the task.
+    With `placed` the task itself may be in the project's knowledge.
     """
     placed = placed or bool(task.story_id or task.case_id)
     if task.kind is TaskKind.WORKFLOW or not (placed or task.memory.read):
@@ -324,7 +322,7 @@ def context_request(task: Task, *, placed: bool = False) -> ContextRequest | Non
 async def _gathered(
     source: ContextSource | None, request: ContextRequest, pauses: Sequence[float]
 ) -> tuple[GatheredContext, str]:
-    """The context, or none and the reason."""
+    """The context, or an empty one and the reason."""
     if source is None:
         return GatheredContext(), NO_SERVICE
     error = ""

@@ -1,4 +1,4 @@
-"""Who judges which candidates: peers that review them, judges that vote, a verifier model that scores them."""
+"""Judging of candidates: which peers review them, judges that vote, a verifier model that scores them."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ from swe_ai_fleet.orchestrator.score import (
 )
 
 PEERS = 3
-"""Reviewers of one candidate, and so about as many candidates side by side before one reviewer: the more there are,
-the less of each fits, and what a fourth reviewer finds the first three have mostly found."""
+"""Reviewers of one candidate, and so about as many candidates side by side for one reviewer: with more of them less of
+each fits, and a fourth reviewer finds little that the first three have not found."""
 MAX_BALLOT = 5
-"""Candidates that peers are shown: the more there are, the less of each fits, and the more their order decides."""
+"""Candidates on a ballot: with more of them less of each fits, and their order matters more."""
 MAX_JUDGES = 5
 """Peers that vote; a small jury agrees with people as well as a large one (Verga et al., 2024, arXiv:2404.18796)."""
 PEER_SAMPLES = 2
-"""Of each peer where there are several and it is close: of two candidates, each stands first once."""
+"""Votes of each peer where there are several and it is close: of two candidates, each is shown first once."""
 LONE_SAMPLES = 3
-"""Of a judge alone at least; rounded up so that each candidate stands first equally often."""
+"""The least votes of a single judge; rounded up so that each candidate is shown first equally often."""
 MAX_LONE_SAMPLES = 6
 _REASON_CHARS = 4_000
 _ERROR_CHARS = 4_000
@@ -52,13 +52,13 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contest:
-    """What judges choose in.
+    """The candidates that judges choose among, with the evidence and the opinions about them.
 
     Attributes:
-        candidates: Those that stand, accepted or not; neither superseded nor dropped ones.
-        votes: Those that reviewers have cast, one each.
-        behaviours: What `behaviour_keys` gave, the same as for `rank`.
-        scores: What a verifier model finds them worth, the same as for `rank`.
+        candidates: The current ones, accepted or not; neither superseded nor dropped ones.
+        votes: The reviewers' votes, one each.
+        behaviours: The result of `behaviour_keys`, the same as for `rank`.
+        scores: A verifier model's scores, the same as for `rank`.
     """
 
     candidates: Sequence[Candidate]
@@ -71,27 +71,28 @@ class Contest:
 
 
 async def vote(runs: AgentRuns, task: Task, contest: Contest) -> tuple[Vote, ...]:
-    """Let judges choose among the accepted candidates of different behaviour, where their votes can change the first.
+    """Have judges choose among the accepted candidates of different behaviour, where their votes can change the winner.
 
-    Reviewers have voted for whom they put first of those that they saw side by side. What is asked here is what that
-    leaves open: another order of the candidates where it is close, and whoever has not seen two of them.
+    Reviewers have voted already for the candidate that they put first of those that they saw side by side. Judges vote
+    on what that leaves open: in another order of the candidates where it is close, and where a peer has not seen two
+    of them.
 
-    With `architect_top_k` an architect alone chooses among the best so many by evidence and reviews. Otherwise, where
-    the task has rounds of review at all, the council's agents do, those that the fleet runs itself, whatever became of
-    their own runs. Models favour what they wrote (Panickssery et al., 2024, arXiv:2404.13076), so an agent's own
-    candidate, and any of equal behaviour, is left out of its ballot; a ballot of one is no ballot. Two agents with a
-    candidate each have therefore no judge between them: their reviews of each other decide.
+    With `architect_top_k` an architect alone chooses among the best candidates by evidence and reviews. Otherwise, if
+    the task has any rounds of review, the council's agents vote, those that the fleet runs itself, whatever the results
+    of their own runs. Models favour their own text (Panickssery et al., 2024, arXiv:2404.13076), so an agent's own
+    candidate, and any of equal behaviour, is not on its ballot; a ballot with one candidate is not used. So two agents
+    with a candidate each have no judge: their reviews of each other decide.
 
-    Nobody is asked where the first candidate has a better verdict than all others, or leads by more than all votes
-    weigh; each judge votes once where it leads by half of that, else twice. Each judge's votes are written as
-    `VotesCast` when they are in. A judge that is lost costs its votes only.
+    There is no vote if the first candidate has a better verdict than all others, or leads by more than the weight of
+    all votes; each judge votes once where it leads by half of that, else twice. Each judge's votes are written as
+    `VotesCast` when they are complete. A lost judge costs only its votes.
 
     Args:
-        runs: Where judges run. Those whose votes an earlier driver left are not asked again.
-        task: What is being solved, with what each judge may spend.
+        runs: Runs the judges. Judges with votes under an earlier driver are not asked again.
+        task: The task, with the limits of each judge.
 
     Returns:
-        The votes for `rank`, judge by judge, those that could not be read among them.
+        The votes for `rank`, judge by judge, including those that could not be read.
 
     Raises:
         Fenced: Another driver has taken over.
@@ -102,35 +103,27 @@ async def vote(runs: AgentRuns, task: Task, contest: Contest) -> tuple[Vote, ...
     return (*contest.votes, *(vote for votes in voting for vote in votes.result()))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Place:
-    """A place among the accepted: who stands for it, and whose work it is."""
-
-    candidate: Candidate
-    authors: frozenset[str]
-
-
 def _judgings(
     task: Task, repository: PinnedRepository, contest: Contest, council: Council | None
 ) -> list[JudgeAssignment]:
-    """What each judge is asked; nothing where there is nothing to choose or nobody to ask."""
+    """The assignment of each judge; none where there is nothing to choose or no judge."""
     ranked = score_candidates(
         contest.candidates, contest.reports, contest.critiques, contest.votes, contest.behaviours, contest.scores
     )
     weight = PARTS[ScorePart.CHOICE if task.architect_top_k else ScorePart.VOTES]
     if (leads := lead(ranked)) > weight:
         return []
-    places = [_Place(candidate=place.candidate, authors=place.authors) for place in ranked if place.accepted]
-    ballots: list[tuple[str, Perspective, list[_Place]]] = []
+    places = [place for place in ranked if place.accepted]
+    ballots: list[tuple[str, Perspective, list[ScoredCandidate]]] = []
     if task.architect_top_k:
         profile = task.profiles[0] if task.profiles else ""
         ballots = [(ARCHITECT, Perspective(model_profile=profile), places[: task.architect_top_k])]
     elif seated(task, council).rounds > 0:
         on_ballot = places[:MAX_BALLOT]
         written = {author for place in on_ballot for author in place.authors}
-        # Who is run by somebody else is asked to solve, and for nothing more.
+        # External agents only solve; they do not judge.
         peers = [peer for peer in assignments(task, repository, council) if not peer.perspective.endpoint]
-        # Those who have no candidate in it come first: they see the whole ballot.
+        # Peers without a candidate on the ballot come first: they see all of it.
         ballots = [
             (peer.agent_id, peer.perspective, [place for place in on_ballot if peer.agent_id not in place.authors])
             for peer in sorted(peers, key=lambda peer: peer.agent_id in written)
@@ -165,17 +158,17 @@ def _judgings(
 
 
 def peer_samples(leads: float, weight: float) -> int:
-    """How often a peer is asked, where the first candidate leads by so much of what all votes weigh."""
+    """How often a peer votes, where the first candidate leads by `leads` and all votes together have a `weight`."""
     return PEER_SAMPLES if leads < weight / 2 else 1
 
 
 def lone_samples(candidates: int) -> int:
-    """How often a judge alone is asked about so many candidates: in turns in which each stands first once."""
+    """How often a single judge votes on so many candidates: in turns in which each is shown first once."""
     return min(MAX_LONE_SAMPLES, candidates * ceil(LONE_SAMPLES / candidates))
 
 
 async def _voted(runs: AgentRuns, assignment: JudgeAssignment, contest: Contest) -> Sequence[Vote]:
-    """What a judge votes, under an earlier driver or now; written together with its votes before."""
+    """A judge's votes, under an earlier driver or now; recorded together with its earlier votes as a reviewer."""
     cast = [vote for vote in runs.known.votes if vote.judge_id == assignment.judge_id]
     if new_votes := [vote for vote in cast if vote.sample > assignment.known]:
         return new_votes
@@ -191,7 +184,7 @@ async def _voted(runs: AgentRuns, assignment: JudgeAssignment, contest: Contest)
 
 
 def as_cast(vote: Vote, judge_id: str, ballot: Sequence[str]) -> Vote:
-    """A vote as this judge may cast it: it speaks for nobody else, and about nothing that was not on its ballot."""
+    """The vote under this judge's name, restricted to the candidates on its ballot."""
     order = tuple(name for name in dict.fromkeys(vote.order) if name in ballot)
     error = vote.error
     if not error and vote.choice not in order:
@@ -206,13 +199,13 @@ def as_cast(vote: Vote, judge_id: str, ballot: Sequence[str]) -> Vote:
     )
 
 
-def _about(ballot: Iterable[_Place], critiques: Iterable[Critique]) -> tuple[Critique, ...]:
+def _about(ballot: Iterable[ScoredCandidate], critiques: Iterable[Critique]) -> tuple[Critique, ...]:
     names = {place.candidate.candidate_id for place in ballot}
     return tuple(critique for critique in critiques if critique.candidate_id in names and not critique.error)
 
 
 def ballot_seed(execution_id: str, judge_id: str) -> int:
-    """Decides the orders in which a judge sees candidates: the same on whichever replica, small enough for JSON."""
+    """The seed of the orders in which a judge sees candidates: equal on every replica, small enough for JSON."""
     return int.from_bytes(hashlib.sha256(f"{execution_id}/{judge_id}".encode()).digest()[:4], "big") >> 1
 
 
@@ -221,18 +214,17 @@ class Verifier:
     """The verifier model of a fleet.
 
     Attributes:
-        outcomes: What is known of a tenant's ended executions. Raises Unavailable.
+        outcomes: The outcomes of a tenant's ended executions. Raises Unavailable.
     """
 
     outcomes: Callable[[str], Sequence[WorkOutcome]]
 
     async def scores(self, runs: AgentRuns, spending: TaskSpending, contest: Contest) -> Mapping[str, float]:
-        """What it finds the accepted candidates worth, calibrated, by candidate; one stands for those of its place.
+        """The calibrated scores of the accepted candidates by id, one for each place.
 
-        Nothing is asked where there is one alone.
-        Each score is written as `CandidateScored` when it is in. Who was scored under an earlier driver, or whose
-        scoring was lost, is not scored again. A scoring that fails costs this score only; none begins where too little
-        is left of what the task may spend.
+        A single accepted candidate is not scored. Each score is written as `CandidateScored` when it is complete.
+        Candidates that were scored under an earlier driver, or whose scoring was lost, are not scored again. A failed
+        scoring costs only its score; none starts where too little is left of the task's totals.
 
         Raises:
             Fenced: Another driver has taken over.
@@ -249,7 +241,7 @@ class Verifier:
             needs_proof=spending.task.constraints.require_verified,
         )
         accepted = [place for place in places if place.accepted]
-        # One alone stays first whatever is said of it.
+        # A single one stays first, whatever its score.
         unscored = [place for place in accepted if not self._was_asked(place, runs)] if len(accepted) > 1 else []
         task = spending.granted(len(unscored)) if unscored else None
         if task is not None:
@@ -262,13 +254,13 @@ class Verifier:
         return {name: score.score for name, score in scores.items() if score.score is not None}
 
     def _was_asked(self, place: ScoredCandidate, runs: AgentRuns) -> bool:
-        """Whether its score is known, or was lost."""
+        """Whether the log has its score, or the loss of its scoring."""
         agents = [runs.known.agents.get(score_run(name)) for name in place.ids]
         lost = any(agent is not None and agent.status == "lost" for agent in agents)
         return lost or not place.ids.isdisjoint(runs.known.scores)
 
     async def _score(self, runs: AgentRuns, task: Task, place: ScoredCandidate) -> VerifierScore | None:
-        """A place's score, recorded; None where the scoring was lost."""
+        """The score of a place, recorded; None where the scoring was lost."""
         assignment = ScoreAssignment(
             execution_id=task.execution_id,
             agent_id=score_run(place.candidate.candidate_id),
@@ -285,7 +277,7 @@ class Verifier:
         return score
 
     def _calibrated(self, score: VerifierScore, tenant: str) -> VerifierScore:
-        """What a host submitted, as it may count."""
+        """A host's score, checked and calibrated."""
         if score.raw is None or not 0.0 <= score.raw <= 1.0:
             error = score.error[:_ERROR_CHARS] or "its score is not between 0 and 1"
             return replace(score, raw=None, score=None, outcomes=0, error=error)
@@ -298,7 +290,7 @@ class Verifier:
 
 
 def peers_for(best: int, subjects: int) -> int:
-    """How many peers review each of so many candidates of one `tier`."""
+    """How many peers review each of `subjects` candidates of the tier `best`."""
     return 1 if best == VERIFIED_TIER and subjects == 1 else PEERS
 
 
@@ -307,12 +299,12 @@ def pairs(
 ) -> list[tuple[str, str]]:
     """(subject, reviewer) for each review of a round: up to `peers` others for each subject.
 
-    The authors sit in a ring, and a candidate goes to those who sit behind its author: where all diffs differ, all
-    review equally often. With each `turn` it goes further along. Who wrote the same diff does not review it, and
-    whoever has his share passes it on as long as somebody else is left.
+    The authors form a ring, and a candidate goes to the authors after its own: where all diffs differ, all review
+    equally often. With each `turn` it goes further along. Authors of the same diff do not review it, and authors with
+    a full share are skipped as long as others are left.
 
     Args:
-        authors: Everybody, in a fixed order.
+        authors: All authors, in a fixed order.
         peers: Reviewers of one candidate, at most.
     """
     load, chosen = dict.fromkeys(authors, 0), list[tuple[str, str]]()

@@ -1,6 +1,6 @@
-"""The figures of the whole fleet, kept up from the log and measured over a range of time.
+"""The figures of the whole fleet, updated from the log and measured over a range of time.
 
-Each tenant's tokens are counted for the present day.
+Each tenant's tokens are counted for the current day.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from swe_ai_fleet.snapshots import Snapshots
 DAY_SECONDS = 86_400
 MOST_TENANTS = 50
 POINTS = 120
-"""So many a series has at most where nobody asked for a step."""
+"""The most points of a series without a requested step."""
 _STEPS = (60, 120, 300, 600, 1_200, 1_800, 3_600, 7_200, 10_800, 21_600, 43_200, 86_400)
 _SLICE = 32
 _HINT = "restart the orchestrator"
@@ -34,7 +34,7 @@ _HINT = "restart the orchestrator"
 
 @dataclass(slots=True)
 class DayTokens:
-    """Adds up tokens by tenant and day (UTC); of each tenant the last day that it spent any on is kept."""
+    """Sums of tokens by tenant, each for the last day (UTC) on which the tenant spent any."""
 
     last: dict[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
 
@@ -55,7 +55,7 @@ class DayTokens:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """One step of a series: what was counted in it, and how the gauges stood at its end. `start` is in seconds."""
+    """One step of a series: its figures, and the gauges at its end. `start` is in seconds."""
 
     start: int
     figures: Figures
@@ -64,9 +64,9 @@ class Point:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """What a range of time had; `start` and `end` are in seconds, the latter exclusive. `now` are today's gauges.
+    """The figures of a range of time; `start` and `end` are in seconds, `end` exclusive. `now` has the current gauges.
 
-    `incomplete` says that the log has not been read to its end yet.
+    `incomplete`: the log has not been read to its end yet.
     """
 
     start: int
@@ -80,7 +80,7 @@ class Measurement:
 
 @dataclass(slots=True, kw_only=True)
 class _State:
-    """What a meter holds."""
+    """The state of a meter, as snapshots store it."""
 
     history: FigureHistory = field(default_factory=FigureHistory)
     gauges: dict[Key, Gauges] = field(default_factory=dict[Key, Gauges])
@@ -91,12 +91,12 @@ class _State:
 
 
 class Meter:
-    """Measures what a log tells. An async context: inside, the log is read in the background, then followed.
+    """Measures the events of a log. An async context: inside, the log is read in the background, then followed.
 
-    Memory is bounded by the tiers of its history, whatever the log holds.
+    Memory is bounded by the tiers of its history, however long the log is.
 
     Args:
-        events: All events from a sequence number on, without an end; None once everything older is told.
+        events: All events from a sequence number on, without an end; None once all stored events were yielded.
         clock: Seconds since 1970.
         snapshots: Where the figures are saved; None: the log is read from its start.
     """
@@ -138,7 +138,7 @@ class Meter:
         """Count an event; its position."""
         now = self._clock()
         for counted in self._state.fold.take(stored):
-            # A clock that is ahead must not put anything where nobody looks.
+            # An event from a clock that is ahead counts as of now.
             at = min(counted.at, now)
             self._state.history.add(at, counted.key, counted.figures, now=now)
             self._state.days.add(stored.event.tenant, at, counted.figures.usage.total_tokens)
@@ -151,28 +151,28 @@ class Meter:
         return self._state.fold.running(tenant, execution_id)
 
     def totals(self) -> Mapping[str, Figures]:
-        """By tenant, everything that the log told; how the gauges stand is the sum of their changes.
+        """All figures of the log by tenant, not to be changed; a gauge is the sum of its changes.
 
-        Tenants beyond the first 50 share a name. Not to be changed.
+        Tenants beyond the first 50 share a name.
         """
-        for key, counted in self._state.history.told().items():
+        for key, counted in self._state.history.take_new().items():
             tenant = self._state.tenants.of(key.partition("/")[0])
             self._state.totals.setdefault(tenant, Figures()).merge(counted)
         return self._state.totals
 
     @property
     def complete(self) -> bool:
-        """Whether everything that stood in the log at the start is counted."""
+        """Whether everything that was in the log at the start is counted."""
         return self._follower.caught_up
 
     async def whole(self) -> None:
-        """Wait until everything that stood in the log at the start is counted."""
+        """Wait until everything that was in the log at the start is counted."""
         await self._follower.wait_caught_up()
 
     async def spent_today(self, tenant: str, *, timeout: float = 5.0) -> int:
         """The prompt and completion tokens of a tenant's executions since midnight UTC.
 
-        Raises Unavailable where the log is not read to its end within so many seconds, or not followed.
+        Raises Unavailable where the log is not read to its end within `timeout` seconds, or not followed.
         """
         try:
             async with asyncio.timeout(timeout):
@@ -185,7 +185,7 @@ class Meter:
     async def measure(
         self, tenant: str, *, start: float = 0.0, end: float = 0.0, role: str = "", step: int = 0
     ) -> Measurement:
-        """What happened in a range of time.
+        """The figures of a range of time.
 
         Args:
             start: In seconds since 1970; 0: as far back as the log goes.
@@ -210,7 +210,7 @@ class Meter:
             field = "end_time_ms" if end and end <= start else "start_time_ms"
             raise InvalidRequest("the range of time is empty", field=field, hint="an earlier start, or a later end")
         tier, step = self._grid(step, since, until, now)
-        # The present second is in the range, that of an end which was named is not.
+        # The current second is in the range, the second of a given end is not.
         after = math.ceil(until) if until == end else int(until) + 1
         first, last = int(since) // step * step, -(-after // step) * step
         if last <= first:
@@ -220,17 +220,17 @@ class Meter:
             return key == f"{tenant}/{role}" if role else key.startswith(f"{tenant}/")
 
         gauges = Gauges()
-        for key, was in self._state.history.before(tier, first).items():
+        for key, initial in self._state.history.before(tier, first).items():
             if matches(key):
-                gauges.merge(was)
+                gauges.merge(initial)
         cells = self._state.history.cells(tier, first, last)
         total, series = await _points(cells, first, last, step, gauges, matches)
-        today = Gauges()
-        for key, is_now in self._state.gauges.items():
+        current = Gauges()
+        for key, own in self._state.gauges.items():
             if matches(key):
-                today.merge(is_now)
+                current.merge(own)
         return Measurement(
-            start=first, end=last, step=step, total=total, series=series, now=today, incomplete=incomplete
+            start=first, end=last, step=step, total=total, series=series, now=current, incomplete=incomplete
         )
 
     def _load(self, lines: Iterator[bytes]) -> None:
@@ -250,7 +250,7 @@ class Meter:
 async def _points(
     cells: list[Cell], first: int, last: int, step: int, gauges: Gauges, matches: Callable[[Key], bool]
 ) -> tuple[Figures, tuple[Point, ...]]:
-    """The sum of all, and of each step; others get their turn in between."""
+    """The sum of all cells, and of each step; the event loop gets its turn in between."""
     total, series = Figures(), list[Point]()
     steps = {at: list(group) for at, group in groupby(cells, key=lambda cell: cell.start // step * step)}
     for number, at in enumerate(range(first, last, step)):
@@ -262,8 +262,8 @@ async def _points(
             await asyncio.sleep(0)
         total.merge(figures)
         gauges.merge(figures.change)
-        stands = Gauges(agents=max(0, gauges.agents), driven=max(0, gauges.driven), queued=max(0, gauges.queued))
-        series.append(Point(start=at, figures=figures, gauges=stands))
+        at_end = Gauges(agents=max(0, gauges.agents), driven=max(0, gauges.driven), queued=max(0, gauges.queued))
+        series.append(Point(start=at, figures=figures, gauges=at_end))
         if number % _SLICE == 0:
             await asyncio.sleep(0)
     return total, tuple(series)

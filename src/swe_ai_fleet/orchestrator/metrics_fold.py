@@ -1,7 +1,6 @@
 """From events to figures: what each event adds, and when.
 
-An open run or execution is remembered until it is measured at its end; names that others chose are held to a number
-that memory has room for.
+An open run or execution is remembered until it is measured at its end; the number of distinct names is bounded.
 """
 
 from __future__ import annotations
@@ -59,16 +58,15 @@ _MOST_ENDED = 20_000
 
 @dataclass(slots=True)
 class MetricNames:
-    """Lets the first hundred names through; all others share one."""
+    """Bounds the number of names: after the first `most`, all others share one."""
 
     most: int = MAX_NAMES
     known: dict[str, str] = field(default_factory=dict[str, str])
 
     def of(self, name: str) -> str:
         """The name to count under: printable and not too long."""
-        number = self.known.get(name)
-        if number is not None:
-            return number
+        if (known := self.known.get(name)) is not None:
+            return known
         if len(self.known) >= self.most:
             return OTHER
         cleaned = "".join(character if character.isprintable() else "?" for character in name[:_MAX_CHARACTERS])
@@ -80,7 +78,7 @@ class MetricNames:
 class OpenRun:
     """An agent's run that has not ended. `since` is None while it waits for a person.
 
-    `told` is what its replies and tool calls said they spent since it last began anew.
+    `counted` is the usage of its replies and tool calls since it last started from the beginning.
     """
 
     since: Seconds | None
@@ -89,38 +87,38 @@ class OpenRun:
     counted: Usage = field(default_factory=Usage)
 
     def pause(self, at: Seconds) -> bool:
-        """Stop its clock; whether it ran."""
+        """Stop its clock; False where it was stopped already."""
         if self.since is None:
             return False
         self.worked += max(0.0, at - self.since)
         self.since = None
         return True
 
-    def go_on(self, at: Seconds) -> bool:
-        """Start its clock; whether it stood."""
+    def resume(self, at: Seconds) -> bool:
+        """Start its clock; False where it was running already."""
         if self.since is not None:
             return False
         self.since = at
         return True
 
-    def untold(self, total: Usage) -> Usage:
-        """What a run spent beyond what its events said: its sub-agents' calls, and the money."""
-        counted_usage = self.counted
+    def uncounted(self, total: Usage) -> Usage:
+        """The part of a run's total that its events did not have: its sub-agents' calls, and the cost."""
+        counted = self.counted
         return Usage(
-            prompt_tokens=max(0, total.prompt_tokens - counted_usage.prompt_tokens),
-            completion_tokens=max(0, total.completion_tokens - counted_usage.completion_tokens),
-            cached_tokens=max(0, total.cached_tokens - counted_usage.cached_tokens),
-            model_calls=max(0, total.model_calls - counted_usage.model_calls),
-            tool_calls=max(0, total.tool_calls - counted_usage.tool_calls),
-            cost=max(0.0, total.cost - counted_usage.cost),
+            prompt_tokens=max(0, total.prompt_tokens - counted.prompt_tokens),
+            completion_tokens=max(0, total.completion_tokens - counted.completion_tokens),
+            cached_tokens=max(0, total.cached_tokens - counted.cached_tokens),
+            model_calls=max(0, total.model_calls - counted.model_calls),
+            tool_calls=max(0, total.tool_calls - counted.tool_calls),
+            cost=max(0.0, total.cost - counted.cost),
         )
 
 
 @dataclass(slots=True, kw_only=True)
 class OpenExecution:
-    """An execution that has not ended. `runs` are its agents' by their ids; `claimed`: somebody drives it.
+    """An execution that has not ended. `runs` are its open runs by agent id; `claimed`: an orchestrator drives it.
 
-    `usage` is what it has spent so far.
+    `usage` is its usage so far.
     """
 
     role: str
@@ -133,7 +131,7 @@ class OpenExecution:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counted:
-    """What an event adds: to which tenant and role, and when, in seconds since 1970."""
+    """The figures that an event adds, the tenant and role, and the time in seconds since 1970."""
 
     at: float
     key: Key
@@ -142,72 +140,71 @@ class Counted:
 
 @dataclass(slots=True, kw_only=True)
 class MetricsFold:
-    """Takes the events of all writers in the order of the log; one that it has had adds nothing.
+    """Takes the events of all writers in the order of the log; an event adds nothing the second time.
 
-    What it remembers is bounded: by place, executions that have not ended, their runs, and the roles of the last that
-    have.
+    Its memory is bounded: it holds open executions with their runs, and the roles of the last executions that ended.
     """
 
     position: int = 0
     open: dict[str, OpenExecution] = field(default_factory=dict[str, OpenExecution])
     roles: dict[str, str] = field(default_factory=dict[str, str])
-    models: MetricNames = field(default_factory=lambda: MetricNames())
-    tools: MetricNames = field(default_factory=lambda: MetricNames())
+    models: MetricNames = field(default_factory=MetricNames)
+    tools: MetricNames = field(default_factory=MetricNames)
 
     def take(self, stored: StoredEvent) -> Iterator[Counted]:
-        """What an event adds."""
+        """The figures that an event adds."""
         if stored.sequence <= self.position:
             return
         self.position = stored.sequence
         event = stored.event
         at = datetime.fromisoformat(event.at).timestamp()
-        figures = self._execution_said(event, at) if event.agent_id == EXECUTION_SUBJECT else self._run_said(event, at)
-        if figures is not None:
-            if (execution := self.open.get(_place(event.tenant, event.execution_id))) is not None:
+        count = self._of_execution if event.agent_id == EXECUTION_SUBJECT else self._of_run
+        if (figures := count(event, at)) is not None:
+            if (execution := self.open.get(_key(event.tenant, event.execution_id))) is not None:
                 execution.usage += figures.usage
             yield Counted(at=at, key=f"{event.tenant}/{self._role(event)}", figures=figures)
 
     def running(self, tenant: str, execution_id: str) -> Usage:
-        """What an execution that has not ended has spent so far; nothing where none is known."""
-        execution = self.open.get(_place(tenant, execution_id))
+        """The usage of an open execution so far; zero for any other."""
+        execution = self.open.get(_key(tenant, execution_id))
         return execution.usage if execution is not None else Usage()
 
     def _role(self, event: Event) -> str:
-        place = _place(event.tenant, event.execution_id)
-        execution = self.open.get(place)
-        return execution.role if execution is not None else self.roles.get(place, "")
+        key = _key(event.tenant, event.execution_id)
+        execution = self.open.get(key)
+        return execution.role if execution is not None else self.roles.get(key, "")
 
-    def _execution_said(self, event: Event, at: float) -> Figures | None:
-        place, body = _place(event.tenant, event.execution_id), event.body
-        known = self.open.get(place)
+    def _of_execution(self, event: Event, at: float) -> Figures | None:
+        key, body = _key(event.tenant, event.execution_id), event.body
+        execution = self.open.get(key)
         match body:
-            case ExecutionStarted(task=task) if known is None and place not in self.roles:
-                self.open[place] = OpenExecution(role=str(task.role), kind=task.kind, started_at=at)
+            case ExecutionStarted(task=task) if execution is None and key not in self.roles:
+                self.open[key] = OpenExecution(role=str(task.role), kind=task.kind, started_at=at)
                 while len(self.open) > _MOST_OPEN:
                     del self.open[next(iter(self.open))]
                 return Figures(accepted=1, change=Gauges(queued=1))
-            case ExecutionClaimed() if known is not None and not known.claimed:
-                known.claimed = True
+            case ExecutionClaimed() if execution is not None and not execution.claimed:
+                execution.claimed = True
                 return Figures(change=Gauges(driven=1, queued=-1)).add_duration(
-                    "queue_wait", (at - known.started_at) * 1000
+                    "queue_wait", (at - execution.started_at) * 1000
                 )
             case ExecutionClaimed(generation=generation) if generation > 1:
                 return Figures(takeovers=1)
             case RunReassigned():
                 return Figures(lost=1)
-            case RunLost(lost_agent_id=agent_id) if known is not None and agent_id in known.runs:
-                running = known.runs.pop(agent_id).pause(at)
+            case RunLost(lost_agent_id=agent_id) if execution is not None and agent_id in execution.runs:
+                running = execution.runs.pop(agent_id).pause(at)
                 return Figures(agents_failed=1, lost=1, change=Gauges(agents=-int(running)))
             case ChecksFinished(report=report) | WinnerDelivered(report=report):
                 return _checked(report)
-            case ExecutionFinished() if known is not None:
-                return self._ended(place, known, body, at)
+            case ExecutionFinished() if execution is not None:
+                return self._ended(key, execution, body, at)
             case _:
                 return None
 
-    def _ended(self, place: str, execution: OpenExecution, body: ExecutionFinished, at: float) -> Figures:
-        del self.open[place]
-        self.roles[place] = execution.role
+    def _ended(self, key: str, execution: OpenExecution, body: ExecutionFinished, at: float) -> Figures:
+        del self.open[key]
+        self.roles[key] = execution.role
         while len(self.roles) > _MOST_ENDED:
             del self.roles[next(iter(self.roles))]
         runs_left = len(execution.runs)
@@ -222,8 +219,8 @@ class MetricsFold:
         )
         return figures.add_duration(_OPERATIONS[execution.kind], body.duration_ms)
 
-    def _run_said(self, event: Event, at: float) -> Figures | None:
-        execution, body = self.open.get(_place(event.tenant, event.execution_id)), event.body
+    def _of_run(self, event: Event, at: float) -> Figures | None:
+        execution, body = self.open.get(_key(event.tenant, event.execution_id)), event.body
         run = execution.runs.get(event.agent_id) if execution is not None else None
         match body:
             case RunClaimed(resumes=resumes) if execution is not None:
@@ -269,10 +266,10 @@ class MetricsFold:
         return Figures(usage=usage, tool_failures=failed, tools=tools).add_duration("tool_call", entry.duration_ms)
 
     def _run_ended(self, run: OpenRun, body: RunFinished, at: float, *, in_words: bool) -> Figures:
-        """The figures of a run that ended; `in_words` says that its answer is a reply without calls."""
-        running, untold = run.pause(at), run.untold(body.usage)
+        """The figures of a run that ended; `in_words`: its answer is a reply without calls."""
+        running, uncounted = run.pause(at), run.uncounted(body.usage)
         stops = Counter({str(body.stop_reason): 1})
-        figures = Figures(usage=untold, stops=stops, change=Gauges(agents=-int(running)))
+        figures = Figures(usage=uncounted, stops=stops, change=Gauges(agents=-int(running)))
         match body.stop_reason:
             case StopReason.FINAL_ANSWER | StopReason.AWAITING_APPROVAL:
                 figures.agents_succeeded = 1
@@ -282,13 +279,13 @@ class MetricsFold:
                 figures.agents_cancelled = 1
             case _:
                 figures.agents_failed = 1
-        if run.model and (untold.cost or untold.total_tokens):
-            # Without a latency: nobody timed them one by one.
-            figures.models[self.models.of(run.model)] = ModelFigures(calls=untold.model_calls, usage=untold)
+        if run.model and (uncounted.cost or uncounted.total_tokens):
+            # Without a latency, which is not known for single calls of sub-agents.
+            figures.models[self.models.of(run.model)] = ModelFigures(calls=uncounted.model_calls, usage=uncounted)
         return figures.add_duration("agent", run.worked * 1000)
 
 
-def _place(tenant: str, execution_id: str) -> str:
+def _key(tenant: str, execution_id: str) -> str:
     return f"{tenant}/{execution_id}"
 
 
@@ -299,11 +296,11 @@ def _claimed(execution: OpenExecution, agent_id: str, at: float, *, resumes: boo
         return Figures(agents_started=1, change=Gauges(agents=1))
     if not resumes:
         run.counted = Usage()
-    return Figures(change=Gauges(agents=1)) if run.go_on(at) else None
+    return Figures(change=Gauges(agents=1)) if run.resume(at) else None
 
 
 def _checked(report: CheckReport) -> Figures | None:
-    """What checks took, and what models spent on them: they have no run of their own."""
+    """The durations of checks, and the usage of their models, which have no run of their own."""
     figures = Figures(usage=replace(report.usage, duration_ms=0))
     for result in report.results:
         if not result.skipped_reason:

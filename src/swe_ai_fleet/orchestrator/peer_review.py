@@ -1,7 +1,7 @@
-"""Rounds of peer review: agents criticise the others' candidates, authors revise or answer, critics look again.
+"""Rounds of peer review: agents criticise the others' candidates, authors revise or answer, critics review again.
 
-Every step first looks whether the log has it already, and the plan of each round follows from what the log has before
-it; so whoever takes a deliberation over repeats nothing, and comes to the same end.
+Every step is first looked up in the log, and the plan of each round depends only on what the log has before it; so an
+orchestrator that takes over repeats nothing, and comes to the same result.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from swe_ai_fleet.orchestrator.score import VERIFIED_TIER, tier, worse
 _AGREEING = 2
 _OVER = "ranked without it"
 _Requests = Mapping[str, Mapping[str, Subject]]
-"""By reviewer and id, the candidates to look at."""
+"""The candidates to review, by reviewer and candidate id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Author:
-    """An author in a deliberation: its first assignment, and the candidate that stands for it now."""
+    """An author in a deliberation: its first assignment, and its current candidate."""
 
     assignment: CodingAssignment
     candidate: Candidate
@@ -43,14 +43,14 @@ class Author:
 
     @property
     def reviewable(self) -> bool:
-        """Whether there is a diff to look at."""
+        """Whether there is a diff to review."""
         patch = self.candidate.artifacts.patch
         return patch is not None and patch.size > 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Rework:
-    """What an author submitted after reviews; `kept`: it takes the place of what was there before."""
+    """An author's candidates before and after a revision; `kept`: the revision replaces the earlier one."""
 
     before: Author
     after: Author
@@ -58,20 +58,20 @@ class _Rework:
 
     @property
     def unchanged(self) -> bool:
-        """Whether it is an answer alone."""
+        """Whether the author only answered, without a change."""
         return self.before.candidate.diff_digest == self.after.candidate.diff_digest
 
 
 @dataclass(kw_only=True)
 class PeerReview:
-    """The peer review of one deliberation; the `rounds` of its task are the most there can be.
+    """The peer review of one deliberation, with at most the `rounds` of its task.
 
-    Critiques, revisions and judgements that an earlier driver left stand.
+    Critiques, revisions and judgements of an earlier driver are reused.
 
     Attributes:
-        answers: What authors replied to reviews with what stands for them now, by candidate: untrusted text.
-        votes: By reviewer, for the candidate that it put first when it last saw several side by side. What was for a
-            candidate is in the end for the one that stands for its author.
+        answers: The authors' replies to reviews, by their current candidates: untrusted text.
+        votes: By reviewer, the vote for the candidate that it put first when it last saw several side by side. In the
+            end votes for an author's earlier candidate become votes for the current one.
     """
 
     work: ExecutionContext
@@ -85,7 +85,7 @@ class PeerReview:
     _authors: dict[str, str] = field(default_factory=dict[str, str])
 
     def critiques_of(self, entries: Sequence[Author]) -> tuple[Critique, ...]:
-        """What stands about these authors' candidates: each reviewer's last word, under the candidate's id."""
+        """The last critique of each reviewer about these authors' candidates, under the candidate's id."""
         by_diff = {entry.candidate.diff_digest: entry.candidate.candidate_id for entry in reversed(entries)}
         return tuple(
             replace(critique, candidate_id=candidate_id)
@@ -94,14 +94,14 @@ class PeerReview:
         )
 
     def _report(self, entry: Author) -> CheckReport:
-        """The evidence about a candidate, beside the others where it was examined."""
+        """The evidence about a candidate, after cross-examination where there was one."""
         name = entry.candidate.candidate_id
         return self._reports.get(name) or self.checking.reports[name]
 
     async def run(self, entries: Sequence[Author]) -> tuple[Author, ...]:
-        """The rounds, until nobody has anything to say any more; the authors with what then stands for them.
+        """Run the rounds until no author has to revise; returns the authors with their current candidates.
 
-        A lost review or revision costs nothing but itself. Raises Fenced, Unavailable of the journal.
+        A lost review or revision costs only itself. Raises Fenced, Unavailable of the journal.
         """
         entries, state = tuple(entries), self.work.known
         if len(entries) < 2:
@@ -112,7 +112,7 @@ class PeerReview:
             await self._review(number, entries)
             authors = [entry for entry in entries if self._must_revise(entry)]
             if state.ranking:
-                # Behind a ranking nobody is asked for anything new.
+                # After a ranking no new revision is started.
                 authors = [entry for entry in authors if revision_run(entry.author, number) in state.candidates]
             if not authors or self._agreed(entries):
                 break
@@ -120,27 +120,27 @@ class PeerReview:
             kept_revisions = {revised.before.author: revised.after for revised in revisions if revised.kept}
             current = tuple(kept_revisions.get(entry.author, entry) for entry in entries)
             self._authors |= {entry.candidate.candidate_id: entry.author for entry in current}
-            await self._look_again(number, revisions, current)
+            await self._review_again(number, revisions, current)
             entries = current
-        await self._hand_votes_on(entries)
+        await self._move_votes(entries)
         return entries
 
-    async def _hand_votes_on(self, entries: Sequence[Author]) -> None:
-        """Let votes for what an author has revised since be for the revision, in the log as well."""
+    async def _move_votes(self, entries: Sequence[Author]) -> None:
+        """Turn votes for candidates that were revised since into votes for the revisions, in the log as well."""
         current = {entry.author: entry.candidate.candidate_id for entry in entries}
-        called = {name: current.get(author, name) for name, author in self._authors.items()}
+        renamed = {name: current.get(author, name) for name, author in self._authors.items()}
         for reviewer, vote in self.votes.items():
-            order = tuple(called.get(name, name) for name in vote.order)
+            order = tuple(renamed.get(name, name) for name in vote.order)
             if order != vote.order:
-                self.votes[reviewer] = replace(vote, order=order, choice=called.get(vote.choice, vote.choice))
+                self.votes[reviewer] = replace(vote, order=order, choice=renamed.get(vote.choice, vote.choice))
                 await self.work.journal.append(VotesCast(votes=(self.votes[reviewer],)))
 
     async def _review(self, number: int, entries: Sequence[Author]) -> None:
-        """Have each diff reviewed that may win by its verdict and that nobody has said anything about yet.
+        """Have each diff reviewed that has the best verdict and no critique yet.
 
-        What stands behind a better verdict cannot win, whatever is said of it. Where one alone is verified, one peer
-        looks for what the evidence does not see. Where the checks refuse all, all are reviewed: authors have to know
-        why.
+        A candidate with a lower verdict cannot win, whatever its reviews. A single verified one gets one reviewer, who
+        looks for what the evidence misses. Where the checks refuse all candidates, all are reviewed, so that authors
+        know why.
         """
         best = max((tier(self._report(entry)) for entry in entries if entry.reviewable), default=0)
         diffs = {entry.author: entry.candidate.diff_digest for entry in entries}
@@ -163,11 +163,11 @@ class PeerReview:
             ]
         await self._ask(number, entries, requests)
 
-    async def _look_again(self, number: int, revisions: Sequence[_Rework], current: Sequence[Author]) -> None:
-        """Let those who objected look at what authors submitted since; what others said of the author's work stays.
+    async def _review_again(self, number: int, revisions: Sequence[_Rework], current: Sequence[Author]) -> None:
+        """Have reviewers who objected review the authors' revisions or answers; other critiques remain.
 
-        Where the checks refused what they reviewed, all of its reviewers look again. Whose second look comes to nothing
-        has said the last word before.
+        Where the checks refused the earlier candidate, all of its reviewers review again. If a second review fails, the
+        reviewer's first one remains.
         """
         requests: dict[str, dict[str, Subject]] = {}
         own = {entry.author: entry.candidate.diff_digest for entry in current}
@@ -188,11 +188,11 @@ class PeerReview:
         await self._ask(number, current, requests, again=True)
 
     async def _ask(self, number: int, entries: Sequence[Author], requests: _Requests, *, again: bool = False) -> None:
-        """Have reviewers look at candidates side by side, those that they have nothing new to say of among them.
+        """Have reviewers review candidates side by side, together with settled ones for comparison.
 
-        What comes to nothing leaves the word before.
+        A failed review leaves an earlier critique in place.
         """
-        # Half of what is left is kept for those who have to revise.
+        # Half of what is left is reserved for revisions.
         task = self.spending.granted(2 * len(requests)) if requests else None
         if task is None:
             return
@@ -215,9 +215,9 @@ class PeerReview:
             if entry.author in requests
         ]
         async with asyncio.TaskGroup() as group:
-            looks = [group.create_task(self._reviewed(assignment)) for assignment in assignments]
-        for assignment, look in zip(assignments, looks, strict=True):
-            review, reviewer = look.result(), assignment.reviewer_id
+            reviews = [group.create_task(self._reviewed(assignment)) for assignment in assignments]
+        for assignment, done in zip(assignments, reviews, strict=True):
+            review, reviewer = done.result(), assignment.reviewer_id
             diffs = {subject.candidate.candidate_id: subject.candidate.diff_digest for subject in assignment.subjects}
             for critique in review.critiques:
                 self.spending.usage += critique.usage
@@ -230,7 +230,7 @@ class PeerReview:
     def _settled(
         self, reviewer: Author, entries: Sequence[Author], requests: Mapping[str, Subject]
     ) -> Iterator[Subject]:
-        """Other candidates, one of each diff, of which a reviewer has said all there is to say."""
+        """Other candidates, one of each diff, that a reviewer has a critique of already."""
         left_out = {reviewer.candidate.diff_digest} | {other.candidate.diff_digest for other in requests.values()}
         for entry in entries:
             diff = entry.candidate.diff_digest
@@ -240,7 +240,7 @@ class PeerReview:
                 yield Subject(candidate=entry.candidate, report=self._report(entry), earlier=earlier, settled=True)
 
     async def _reviewed(self, assignment: ReviewAssignment) -> Review:
-        """One peer's review, recorded; one that comes to nothing says why."""
+        """One peer's review, recorded; a failed one has the reason as its error."""
         if (earlier := self._earlier_review(assignment)) is not None:
             return earlier
         if self.work.known.ranking:
@@ -259,7 +259,7 @@ class PeerReview:
         if vote is not None:
             ballot = [subject.candidate.candidate_id for subject in assignment.subjects]
             vote = as_cast(replace(vote, sample=1), assignment.reviewer_id, ballot)
-            # Before the critiques: where these are known, so is the vote.
+            # Written before the critiques, so that the vote is in the log wherever they are.
             if vote not in self.work.known.votes:
                 await self.work.journal.append(VotesCast(votes=(vote,)))
         review = Review(critiques=_critiques(review, assignment, error), vote=vote)
@@ -270,7 +270,7 @@ class PeerReview:
         return review
 
     def _earlier_review(self, assignment: ReviewAssignment) -> Review | None:
-        """A review that an earlier driver left, if it left all of it."""
+        """The review under an earlier driver, if all of it is in the log."""
         critiques = {critique.key: critique for critique in self.work.known.critiques}
         names = [subject.candidate.candidate_id for subject in assignment.subjects if not subject.settled]
         keys = [(assignment.round, assignment.reviewer_id, name) for name in names]
@@ -280,7 +280,7 @@ class PeerReview:
         return Review(critiques=tuple(critiques[key] for key in keys), vote=next(votes, None))
 
     def _critiques_of(self, entry: Author) -> list[Critique]:
-        """What was said about an author's diff and could be read."""
+        """The valid critiques of an author's diff."""
         return [
             critique for critique in self._about.get(entry.candidate.diff_digest, {}).values() if not critique.error
         ]
@@ -294,9 +294,9 @@ class PeerReview:
         return not accepted or any(critique.objects for critique in self._critiques_of(entry))
 
     def _agreed(self, entries: Sequence[Author]) -> bool:
-        """Whether evidence and peers have one candidate in front that nobody objects to: who revises wins nothing.
+        """Whether evidence and peers prefer one candidate without objections, so that revisions could not win.
 
-        It alone is verified, or all of at least two peers that saw it beside another one put it first.
+        It alone is verified, or at least two peers saw it beside another one and all of them put it first.
         """
         tiers = {entry.author: tier(self._report(entry)) for entry in entries}
         best = max(tiers.values())
@@ -323,7 +323,7 @@ class PeerReview:
         return len(chosen) >= _AGREEING and all(chosen)
 
     async def _revise(self, number: int, authors: Sequence[Author]) -> list[_Rework]:
-        """Let these authors revise; what they submitted, where they did."""
+        """Have these authors revise; returns what they submitted."""
         task = self.spending.granted(len(authors))
         if task is None:
             return []
@@ -345,7 +345,7 @@ class PeerReview:
         return revisions
 
     async def _revision(self, number: int, entry: Author, task: Task) -> tuple[Candidate | None, bool]:
-        """One author's revision, None where it was lost, and whether it takes its author's place."""
+        """One author's revision, None where it was lost, and whether it replaces the author's candidate."""
         name, report = revision_run(entry.author, number), self.checking.reports[entry.candidate.candidate_id]
         candidate = self.work.known.candidates.get(name)
         if candidate is None:
@@ -359,14 +359,14 @@ class PeerReview:
             if isinstance(candidate, FleetError):
                 return None, False
             if candidate.stop_reason is StopReason.REJECTED:
-                # A person did not want it; what it would have revised stands.
+                # A person rejected it; the author's earlier candidate remains.
                 return candidate, False
             await self.work.journal.append(CandidateSubmitted(candidate=candidate))
         after = await self.checking.report(candidate)
         return candidate, await self._judged(entry.candidate, report, candidate, after)
 
     async def _judged(self, old: Candidate, before: CheckReport, new: Candidate, after: CheckReport) -> bool:
-        """Whether a revision takes the place of what it revises, recorded with the reason."""
+        """Whether a revision replaces the candidate that it revises; recorded with the reason."""
         if new.candidate_id in self.work.known.judged:
             return new.candidate_id not in self.work.known.dropped
         reason = "unchanged" if old.diff_digest == new.diff_digest else worse(before, after)
@@ -381,17 +381,17 @@ class PeerReview:
 
 
 def _critiques(review: Review, assignment: ReviewAssignment, error: str) -> tuple[Critique, ...]:
-    """What was said of each candidate that was to be reviewed; `error` where nothing was.
+    """One critique of each candidate that was to be reviewed; with `error` where the review has none.
 
-    Whoever it was that answered, it was asked in this name, about these candidates.
+    The assignment decides about reviewer, candidates and round, whatever the reply says.
     """
     names = [subject.candidate.candidate_id for subject in assignment.subjects if not subject.settled]
-    one_alone = len(names) == len(review.critiques) == 1
-    by_candidate = {names[0] if one_alone else critique.candidate_id: critique for critique in review.critiques}
-    nothing = Critique(reviewer_id="", candidate_id="", round=0, error=error, at=now())
+    single = len(names) == len(review.critiques) == 1
+    by_candidate = {names[0] if single else critique.candidate_id: critique for critique in review.critiques}
+    failed = Critique(reviewer_id="", candidate_id="", round=0, error=error, at=now())
     return tuple(
         replace(
-            by_candidate.get(name, nothing),
+            by_candidate.get(name, failed),
             reviewer_id=assignment.reviewer_id,
             candidate_id=name,
             round=assignment.round,

@@ -1,6 +1,6 @@
 """The projection of all executions: a cache folded from the log, rebuilt whenever this process starts.
 
-It tells which of them this process may drive: ownership stands in the log, being alive in a lease that the server ends.
+It says which executions this process may drive: the log has their owners, and leases say which replicas are alive.
 """
 
 from __future__ import annotations
@@ -33,26 +33,26 @@ from swe_ai_fleet.following import Follower
 from swe_ai_fleet.ports import EventLog
 from swe_ai_fleet.snapshots import LAST, Archive, Snapshots
 
-_LOOKS = 200
-"""So often within the time that the log keeps events."""
-_ERASED_KNOWN = 50_000
+_CLEANUPS = 200
+"""How often old executions are dropped within the time that the log keeps events."""
+_MAX_ERASED = 50_000
 
 
 def over(state: ExecutionState) -> bool:
-    """Whether nothing is left to be done: it has ended, and subscribers have been told."""
+    """Whether nothing is left to do: the execution has ended and its result is published."""
     return state.status.terminal and state.result_published
 
 
 def claimable(state: ExecutionState, alive: Collection[str], me: str) -> bool:
-    """Whether this replica may try to take an execution that it does not drive at the moment.
+    """Whether this replica may try to claim an execution that it does not drive at the moment.
 
-    Something is left to be done, and nobody else is at it: no owner stands in the log, or one whose lease is gone, or
-    this replica itself (an earlier drive of its own met a fault). A replica that has lost its own lease takes nothing,
-    since everybody else would take it away again.
+    Something is left to do, and no other replica does it: the log has no owner, or one without a lease, or this replica
+    itself (an earlier drive of its own failed). A replica that has lost its own lease claims nothing, since the others
+    would take it over again.
 
-    The answer may come from a state and a set that are out of date. That costs a refusal and never an execution: the
-    claim is appended with the generation after `state.generation` behind the subject's last event, so of all who try
-    one succeeds, and whoever drove before is fenced from that moment on. (Gray and Cheriton, Leases, SOSP 1989; the
+    The state and the set may be out of date. That costs a refused claim and never an execution: the claim is appended
+    with the generation after `state.generation` behind the subject's last event, so of all replicas that try one
+    succeeds, and the previous driver is fenced from that moment on. (Gray and Cheriton, Leases, SOSP 1989; the
     generation is a fencing token, as in Burrows, The Chubby Lock Service, OSDI 2006.)
     """
     if over(state) or me not in alive:
@@ -61,7 +61,7 @@ def claimable(state: ExecutionState, alive: Collection[str], me: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Kept:
+class _Entry:
     """An execution, and the sequence of its `ExecutionFinished`."""
 
     state: ExecutionState
@@ -69,14 +69,14 @@ class _Kept:
 
 
 class Projection:
-    """Follows what executions say and are told. Steps of their agents are not in it: read the log for those.
+    """Follows the events of executions and of callers to them. Steps of agents are not in it: read the log for those.
 
-    Memory is bounded by what is not over. The rest lies in a file of this process.
+    Memory is bounded by the executions that are not over; the others are in a file of this process.
 
     Args:
-        heard: Hears of each event that comes in after the start, once it is in here.
+        listener: Is called with each event that arrives after the start, once it is in the projection.
         kept_seconds: How long the log keeps events, 0 for ever. An execution that is over is forgotten when its first
-            event is gone: a projection that is built anew would not know of it either.
+            event is gone, since a new projection would not have it either.
         clock: Seconds since 1970.
         snapshots: Where its state is saved; None: the log is read from its start.
     """
@@ -84,7 +84,7 @@ class Projection:
     def __init__(
         self,
         log: EventLog,
-        heard: Callable[[StoredEvent], None] | None = None,
+        listener: Callable[[StoredEvent], None] | None = None,
         *,
         kept_seconds: float = 0.0,
         clock: Callable[[], float] = time.time,
@@ -92,10 +92,10 @@ class Projection:
     ) -> None:
         self._kept_seconds = kept_seconds
         self._clock = clock
-        self._forgets_at = 0.0
-        self._heard = heard
+        self._next_cleanup = 0.0
+        self._listener = listener
         self._open: dict[tuple[str, str], ExecutionState] = {}
-        self._over = Archive(_Kept)
+        self._over = Archive(_Entry)
         self._ends: dict[tuple[str, str], int] = {}
         self._erased: dict[tuple[str, str], None] = {}
         self._waiting: defaultdict[tuple[str, str], asyncio.Event] = defaultdict(asyncio.Event)
@@ -117,37 +117,37 @@ class Projection:
         await self._follower.stop()
 
     def accepted(self, event: Event) -> None:
-        """Know of an execution at once, before its first event has come round through the log."""
+        """Add an execution at once, before its first event arrives from the log."""
         state = advance(None, StoredEvent(sequence=0, event=event))
         if state is not None and self.get(event.tenant, event.execution_id) is None:
             self._open[event.tenant, event.execution_id] = state
 
     def get(self, tenant: str, execution_id: str) -> ExecutionState | None:
         state = self._open.get((tenant, execution_id))
-        if state is None and (shelved := self._over.get(f"{tenant}/{execution_id}")) is not None:
-            return shelved.state
+        if state is None and (archived := self._over.get(f"{tenant}/{execution_id}")) is not None:
+            return archived.state
         return state
 
     def end_sequence(self, tenant: str, execution_id: str) -> int:
-        """The sequence of its `ExecutionFinished`, 0 while it goes on."""
+        """The sequence of an execution's `ExecutionFinished`, 0 while it has not ended."""
         end = self._ends.get((tenant, execution_id), 0)
-        shelved = None if end else self._over.get(f"{tenant}/{execution_id}")
-        return shelved.end if shelved is not None else end
+        archived = None if end else self._over.get(f"{tenant}/{execution_id}")
+        return archived.end if archived is not None else end
 
     def erased(self, tenant: str) -> list[str]:
         """The executions of a tenant that were erased, the last 50,000 of all."""
         return [execution_id for name, execution_id in self._erased if name == tenant]
 
     def tenants(self) -> set[str]:
-        """Whose executions there are."""
+        """The tenants that have executions."""
         return {tenant for tenant, _ in self._open} | {key.partition("/")[0] for key in self._over.keys_from("")}
 
     def unfinished(self, tenant: str = "") -> list[ExecutionState]:
-        """Executions that have not ended, or whose result subscribers may not have heard of; empty: of all tenants."""
+        """Executions that have not ended, or whose result may not be published; empty: of all tenants."""
         return [state for (owner, _), state in list(self._open.items()) if tenant in ("", owner)]
 
     def awaiting_approval(self) -> set[str]:
-        """The ids of the executions in which somebody waits for a person."""
+        """The ids of the executions that wait for a person."""
         return {s.execution_id for s in self.unfinished() if s.status is ExecutionStatus.AWAITING_APPROVAL}
 
     def latest(self, tenant: str, task_id: str, kind: TaskKind | None) -> ExecutionState | None:
@@ -166,14 +166,14 @@ class Projection:
         created_before: str = "",
         behind: tuple[str, str] | None = None,
     ) -> Iterator[ExecutionState]:
-        """The executions that fit, newest first. Times are ISO 8601, UTC; empty means any.
+        """The matching executions, newest first. Times are ISO 8601, UTC; empty means any.
 
-        With `behind`, the start and the id of one, only those behind it. May be read in a thread.
+        With `behind`, the start and the id of an execution, only those after it. May be read in a thread.
         """
         last, last_id = behind or (LAST, "")
         before = (last, f"{tenant}/{last_id}") if last <= (created_before or LAST) else (created_before, "")
 
-        def fits(state: ExecutionState) -> bool:
+        def matches(state: ExecutionState) -> bool:
             return (
                 (not task_id or state.task.task_id == task_id)
                 and (role is None or state.task.role is role)
@@ -182,32 +182,32 @@ class Projection:
                 and (state.started_at, f"{tenant}/{state.execution_id}") < before
             )
 
-        # What has few: a task, else a status, else a role.
+        # The label with the fewest executions: a task, else a status, else a role.
         labels = [_label(tenant, status=status) for status in statuses] or [_label(tenant, role=role or "")]
         labels = [_label(tenant, task_id=task_id)] if task_id else labels
         newest = (self._over.newest(label, since=created_after, before=before) for label in labels)
-        shelved = ((kept.state for kept in kept_states if fits(kept.state)) for kept_states in newest)
-        live = sorted(filter(fits, self.unfinished(tenant)), key=_place, reverse=True)
-        return heapq.merge(live, *shelved, key=_place, reverse=True)
+        archived = ((entry.state for entry in entries if matches(entry.state)) for entries in newest)
+        live = sorted(filter(matches, self.unfinished(tenant)), key=_start_and_id, reverse=True)
+        return heapq.merge(live, *archived, key=_start_and_id, reverse=True)
 
     def over_ids(self) -> set[str]:
         """The ids of the executions of all tenants that are over."""
         return {key.partition("/")[2] for key in self._over.keys_from("")}
 
     def starting_with(self, tenant: str, prefix: str) -> set[str]:
-        """The ids of the tenant's executions that begin so."""
+        """The ids of a tenant's executions that begin with a prefix."""
         over = (key.partition("/")[2] for key in self._over.keys_from(f"{tenant}/{prefix}"))
         return {*over, *(s.execution_id for s in self.unfinished(tenant) if s.execution_id.startswith(prefix))}
 
     def total(self, tenant: str, *, kind: TaskKind | None = None, role: Role | None = None) -> tuple[int, int, int]:
-        """How many executions of a kind or a role there are, how many of them ended, and how long these took (ms)."""
-        count, seconds = self._over.total(_label(tenant, kind=kind or "", role=role or ""))
+        """How many executions of a kind or a role there are, how many of them ended, and the total duration (ms)."""
+        count, duration_ms = self._over.total(_label(tenant, kind=kind or "", role=role or ""))
         states = [s for s in self.unfinished(tenant) if kind in (None, s.task.kind) and role in (None, s.task.role)]
         ended = [state.duration_ms for state in states if state.status.terminal]
-        return count + len(states), count + len(ended), seconds + sum(ended)
+        return count + len(states), count + len(ended), duration_ms + sum(ended)
 
     async def finished(self, tenant: str, execution_id: str) -> ExecutionState:
-        """Wait until an execution has ended; its state as far as its own events go."""
+        """Wait until an execution has ended; returns its state, without its agents' steps."""
         key = (tenant, execution_id)
         if not self.end_sequence(*key) and key not in self._erased:
             await self._waiting[key].wait()
@@ -216,20 +216,20 @@ class Projection:
         return state
 
     def _forget(self) -> None:
-        """Let go of what is over and older than the log; looked at now and then."""
+        """From time to time, drop executions that are over and older than the log."""
         now = self._clock()
-        if self._kept_seconds and now >= self._forgets_at:
-            self._forgets_at = now + self._kept_seconds / _LOOKS
+        if self._kept_seconds and now >= self._next_cleanup:
+            self._next_cleanup = now + self._kept_seconds / _CLEANUPS
             self._over.drop_before(datetime.fromtimestamp(now - self._kept_seconds, UTC).isoformat())
 
     def erase(self, stored: StoredEvent) -> None:
-        """Forget an execution that is erased, and remember only that."""
+        """Forget an erased execution, and remember only that it was erased."""
         key = (stored.event.tenant, stored.event.execution_id)
         self._open.pop(key, None)
         self._ends.pop(key, None)
         self._over.drop("/".join(key))
         self._erased[key] = None
-        if len(self._erased) > _ERASED_KNOWN:
+        if len(self._erased) > _MAX_ERASED:
             del self._erased[next(iter(self._erased))]
         if (waiting := self._waiting.pop(key, None)) is not None:
             waiting.set()
@@ -240,26 +240,26 @@ class Projection:
             self.erase(stored)
         else:
             self._advance(stored)
-        if self._follower.caught_up and self._heard is not None:
-            self._heard(stored)
+        if self._follower.caught_up and self._listener is not None:
+            self._listener(stored)
         return stored.sequence
 
     def _advance(self, stored: StoredEvent) -> None:
         key = (stored.event.tenant, stored.event.execution_id)
-        state = advance(self.get(*key), _light(stored))
+        state = advance(self.get(*key), _without_node_values(stored))
         end = self.end_sequence(*key) if state is None or state.status.terminal else 0
         if isinstance(stored.event.body, ExecutionFinished):
             self._ends[key] = end = end or stored.sequence
         if state is not None:
-            state = _slim(state)
+            state = _without_texts(state)
             if over(state):
-                self._shelve(state, end)
+                self._archive(state, end)
             else:
                 self._open[key] = state
         if end and (waiting := self._waiting.pop(key, None)) is not None:
             waiting.set()
 
-    def _shelve(self, state: ExecutionState, end: int) -> None:
+    def _archive(self, state: ExecutionState, end: int) -> None:
         task, tenant = state.task, state.task.tenant
         labels = (
             _label(tenant),
@@ -268,51 +268,50 @@ class Projection:
             _label(tenant, role=task.role),
             _label(tenant, kind=task.kind),
         )
-        entry, key = _Kept(state=state, end=end), f"{tenant}/{state.execution_id}"
+        entry, key = _Entry(state=state, end=end), f"{tenant}/{state.execution_id}"
         self._over.put(key, entry, sort=state.started_at, labels=labels, weight=state.duration_ms)
         self._open.pop((tenant, state.execution_id), None)
         self._ends.pop((tenant, state.execution_id), None)
 
     def _dump(self) -> Iterator[bytes]:
-        entries = [_Kept(state=state, end=self._ends.get(key, 0)) for key, state in self._open.items()]
+        entries = [_Entry(state=state, end=self._ends.get(key, 0)) for key, state in self._open.items()]
         head = json.dumps({"open": len(entries), "erased": list(self._erased)}).encode()
         return chain([head], map(to_json, entries), self._over.lines())
 
     def _load(self, lines: Iterator[bytes]) -> None:
         head = json.loads(next(lines, b'{"open": 0, "erased": []}'))
-        entries = [from_json(_Kept, line) for line in islice(lines, head["open"])]
+        entries = [from_json(_Entry, line) for line in islice(lines, head["open"])]
         self._over.load(lines)
         self._erased = dict.fromkeys((tenant, execution_id) for tenant, execution_id in head["erased"])
-        open_states = {
-            (open_state.state.task.tenant, open_state.state.execution_id): open_state for open_state in entries
-        }
-        # It was still open when the snapshot began, and over when its lines were read.
-        open_states = {
-            key: open_state for key, open_state in open_states.items() if self._over.get("/".join(key)) is None
-        }
-        self._open = {key: open_state.state for key, open_state in open_states.items()}
-        self._ends = {key: open_state.end for key, open_state in open_states.items() if open_state.end}
+        self._open, self._ends = {}, {}
+        for entry in entries:
+            key = (entry.state.task.tenant, entry.state.execution_id)
+            # An execution may be open when the snapshot begins, and over when its lines are read.
+            if self._over.get("/".join(key)) is None:
+                self._open[key] = entry.state
+                if entry.end:
+                    self._ends[key] = entry.end
 
 
-def _place(state: ExecutionState) -> tuple[str, str]:
+def _start_and_id(state: ExecutionState) -> tuple[str, str]:
     return state.started_at, state.execution_id
 
 
 def _label(tenant: str, **labels: str) -> str:
-    """What executions of a tenant are found by: one thing that they have in common, or nothing more."""
+    """A label by which a tenant's executions are found: the tenant alone, or with one property."""
     return " ".join([tenant, *(f"{name}={value}" for name, value in labels.items() if value)])
 
 
-def _light(stored: StoredEvent) -> StoredEvent:
-    """An event without what a node was given and gave: a run may have thousands, and only its driver needs them."""
+def _without_node_values(stored: StoredEvent) -> StoredEvent:
+    """An event without the inputs and output of a node: a run may have thousands, and only its driver needs them."""
     body = stored.event.body
     if not isinstance(body, NodeUpdated):
         return stored
     return replace(stored, event=replace(stored.event, body=replace(body, inputs="", output="")))
 
 
-def _slim(state: ExecutionState) -> ExecutionState:
-    """An ended execution without the texts that the log has: states of thousands are kept in memory."""
+def _without_texts(state: ExecutionState) -> ExecutionState:
+    """An ended execution without long texts, which the log has: thousands of states are kept in memory."""
     if not state.status.terminal or (state.context is None and state.output is None):
         return state
     context = state.context and GatheredContext(tokens=state.context.tokens, version=state.context.version)

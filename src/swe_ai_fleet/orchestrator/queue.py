@@ -1,7 +1,7 @@
-"""The fair queue: which of the waiting executions begins next.
+"""The fair queue: which of the waiting executions starts next.
 
-Urgent ones come first, tenants and callers take turns, nobody waits for ever. The next tenant is the one with the
-least of its share at work, however much the others submit.
+Urgent ones come first, tenants and callers take turns, none waits for ever. The next tenant is the one that uses the
+least of its share, however much the others submit.
 """
 
 from __future__ import annotations
@@ -17,31 +17,31 @@ from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.task import MAX_PRIORITY
 
 LEAST_WEIGHT = 0.01
-"""What a tenant has at least where the shares of others leave nothing."""
+"""The least weight of a tenant, where the shares of others leave nothing."""
 AGING_SECONDS = 300.0
-"""After so long without a turn, what waits counts as one priority higher."""
+"""For each such time without a turn, a line's priority rises by one."""
 NEVER = float("-inf")
 Caller = tuple[str, str]
-"""A tenant and one of its callers: the unit that places are shared by."""
+"""A tenant and one of its callers, among whom places are shared."""
 Line = tuple[str, str, int]
-"""What one caller has waiting at one priority: the unit that takes turns, the oldest first."""
+"""The waiting executions of one caller at one priority, oldest first; lines take turns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TenantTurns:
-    """How tenants stand when places are given.
+    """The order of tenants when places are given.
 
-    The next place is that of the tenant with the fewest agents at work for its weight, among equals of the one with the
-    lowest pass: what it was given so far, each agent counted as one divided by the weight.
+    The next place goes to the tenant with the fewest running agents for its weight, among equals to the one with the
+    lowest pass: the number of agents that it got so far, each divided by the weight.
 
     Source: weighted max-min fairness (Bertsekas and Gallager, Data Networks, 1992; with one resource it is Dominant
     Resource Fairness, Ghodsi et al., NSDI 2011), equals by stride scheduling (Waldspurger and Weihl, MIT/LCS/TM-528,
-    1995), where who was idle begins at the present pass (start-time fair queueing, Goyal et al., SIGCOMM 1996).
+    1995), where idle tenants start at the current pass (start-time fair queueing, Goyal et al., SIGCOMM 1996).
 
     Attributes:
-        at_work: Agents of each tenant that work now; who is not in it has none.
-        weights: Of each tenant, 1 where it is not in it.
-        passes: Of each tenant, 0 where it is not in it.
+        at_work: Running agents of each tenant, 0 where a tenant is missing.
+        weights: The weight of each tenant, 1 where it is missing.
+        passes: The pass of each tenant, 0 where it is missing.
     """
 
     at_work: Mapping[str, int] = field(default_factory=dict[str, int])
@@ -49,11 +49,11 @@ class TenantTurns:
     passes: Mapping[str, float] = field(default_factory=dict[str, float])
 
     def place(self, tenant: str) -> tuple[float, float]:
-        """Where a tenant stands; the least is next."""
+        """The sort key of a tenant; the least is next."""
         return self.at_work.get(tenant, 0) / self.weights.get(tenant, 1.0), self.passes.get(tenant, 0.0)
 
     def with_place(self, tenant: str, agents: int) -> TenantTurns:
-        """How they stand once a tenant was given a place for so many agents."""
+        """The order after a tenant got a place for so many agents."""
         weight = self.weights.get(tenant, 1.0)
         return TenantTurns(
             at_work={**self.at_work, tenant: self.at_work.get(tenant, 0) + agents},
@@ -63,7 +63,7 @@ class TenantTurns:
 
 
 class Passes:
-    """Remembers passes between one time that places are given and the next."""
+    """Remembers passes from one round of giving places to the next."""
 
     def __init__(self) -> None:
         self._passes: dict[str, float] = {}
@@ -71,26 +71,26 @@ class Passes:
         self._present = 0.0
 
     def waiting(self, tenants: Collection[str]) -> Mapping[str, float]:
-        """The passes of those that wait now; who did not the last time begins no lower than the present one."""
+        """The passes of tenants that wait now; one that did not wait before starts at the current pass or above."""
         passes = {tenant: self._passes.get(tenant, 0.0) for tenant in tenants}
         for tenant in passes.keys() - self._waited:
             passes[tenant] = max(passes[tenant], self._present)
         self._waited = frozenset(passes)
-        # Whoever is behind the present one would begin there anyway, so nothing is to be remembered of it.
+        # A tenant below the current pass would start there anyway, so its pass need not be remembered.
         idle = {name: at for name, at in self._passes.items() if name not in passes and at > self._present}
         self._passes = {**idle, **passes}
         return passes
 
     def charge(self, tenant: str, agents: int, weight: float) -> None:
-        """A place for so many agents was given to a tenant."""
+        """Record that a tenant got a place for so many agents."""
         self._present = max(self._present, self._passes.get(tenant, 0.0))
         self._passes[tenant] = self._passes.get(tenant, 0.0) + agents / weight
 
 
 def weights(tenants: Collection[str], share: Callable[[str], float]) -> dict[str, float]:
-    """What each of these tenants weighs.
+    """The weight of each of these tenants: its share, where it has one (above 0).
 
-    Who has a share (above 0) weighs that; what is left is the others' in equal parts, `LEAST_WEIGHT` at least.
+    The others divide what is left in equal parts, each at least `LEAST_WEIGHT`.
     """
     named = {tenant: share(tenant) for tenant in tenants}
     others = [tenant for tenant, value in named.items() if value <= 0]
@@ -101,7 +101,7 @@ def weights(tenants: Collection[str], share: Callable[[str], float]) -> dict[str
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueuedExecution:
-    """An execution that nobody drives yet, for so many `agents`. `accepted_at` is in seconds of the clock of `now`."""
+    """A waiting execution of so many `agents`. `accepted_at` is in seconds of the same clock as `now`."""
 
     execution_id: str
     tenant: str
@@ -112,7 +112,7 @@ class QueuedExecution:
 
     @classmethod
     def of(cls, state: ExecutionState) -> QueuedExecution:
-        """What the queue needs to know of an execution; its clock is Unix time."""
+        """The queue's entry for an execution; its clock is Unix time."""
         return cls(
             execution_id=state.execution_id,
             tenant=state.task.tenant,
@@ -133,8 +133,8 @@ class QueuedExecution:
     def level(self, now: float, last_turn: float = NEVER) -> int:
         """The priority, one higher for every `AGING_SECONDS` in which its line had no turn, up to `MAX_PRIORITY`.
 
-        A line that has its turns does not age, so that a long backlog never becomes more urgent than what others of
-        the same priority submit later.
+        A line that gets its turns does not age, so that a long backlog never becomes more urgent than later submissions
+        of others with the same priority.
         """
         idle = now - max(self.accepted_at, last_turn)
         return min(MAX_PRIORITY, self.priority + max(0, int(idle // AGING_SECONDS)))
@@ -148,7 +148,7 @@ def in_order(
     served: Mapping[Line, float] | None = None,
     tenants: TenantTurns | None = None,
 ) -> list[QueuedExecution]:
-    """All of them in the order in which they begin if each begins at once and none ends.
+    """The waiting executions in the order in which they start if each starts at once and none ends.
 
     The next is the oldest of its line, and its line is that of the highest level (`QueuedExecution.level`: the
     priority, and what it gained by waiting), among equals of the caller with the fewest running, then the one whose
@@ -160,11 +160,11 @@ def in_order(
     SIGCOMM 1989), with aging (Silberschatz, Galvin and Gagne, Operating System Concepts, on priority scheduling).
 
     Args:
-        waiting: What waits, in any order.
-        running: How many executions of each caller are driven now; who is not in it has none.
+        waiting: The waiting executions, in any order.
+        running: How many executions of each caller are driven now, 0 where a caller is missing.
         now: The time, in seconds.
-        served: When a line last had a turn, in seconds. Whoever begins an execution notes `now` here under its `line`.
-        tenants: They take turns first, and priorities count among a tenant's own only; None: all are one tenant's.
+        served: When a line last had a turn, in seconds. On starting an execution the caller notes `now` for its `line`.
+        tenants: They take turns first, and priorities count within a tenant only; None: all are one tenant's.
     """
     lines: dict[Line, list[QueuedExecution]] = {}
     for execution in sorted(waiting, key=lambda each: (each.accepted_at, each.execution_id), reverse=True):
@@ -172,19 +172,19 @@ def in_order(
     counts, turns, shares = dict(running), dict(served or {}), tenants
 
     def sort_key(head: QueuedExecution) -> tuple[object, ...]:
-        head_place = shares.place(head.tenant) if shares is not None else (0.0, 0.0)
-        return *head_place, *_turn(head, counts, turns, now)
+        turn_of_tenant = shares.place(head.tenant) if shares is not None else (0.0, 0.0)
+        return *turn_of_tenant, *_turn(head, counts, turns, now)
 
     heap: list[tuple[tuple[Any, ...], Line]] = [(sort_key(line[-1]), name) for name, line in lines.items()]
     heapq.heapify(heap)
     ordered: list[QueuedExecution] = []
     while heap:
-        priority, name = heap[0]
+        old_key, name = heap[0]
         line = lines[name]
-        place = sort_key(line[-1])
-        if place > priority:
+        new_key = sort_key(line[-1])
+        if new_key > old_key:
             # Another line of the same caller, or of the same tenant, had a turn since.
-            heapq.heapreplace(heap, (place, name))
+            heapq.heapreplace(heap, (new_key, name))
             continue
         execution = line.pop()
         ordered.append(execution)
@@ -201,7 +201,7 @@ def in_order(
 def _turn(
     head: QueuedExecution, running: Mapping[Caller, int], turns: Mapping[Line, float], now: float
 ) -> tuple[int, int, float, float, str]:
-    """Where the oldest of a line stands among those of the others, the first being the least."""
+    """The sort key of the oldest of a line among those of the other lines; the least is first."""
     last = turns.get(head.line, NEVER)
     return -head.level(now, last), running.get(head.by, 0), last, head.accepted_at, head.execution_id
 
@@ -215,16 +215,16 @@ def check_room(
     queued_of_tenant: int | None = None,
     tenants: int = 1,
 ) -> None:
-    """Whether one more execution may wait.
+    """Check that one more execution may wait.
 
-    A full queue still takes in what is less than an even part of it, so that nobody is kept out by another tenant's
-    backlog; so at most twice `max_queued` wait.
+    A full queue still accepts executions of a tenant with less than an equal share of it, so that another tenant's
+    backlog keeps no tenant out; so at most twice `max_queued` wait.
 
     Args:
         max_queued: The most that may wait.
         max_queued_per_caller: The most that may wait of one caller.
         queued_of_tenant: How many of them are the tenant's; None: all.
-        tenants: How many tenants have some waiting, this one among them.
+        tenants: How many tenants have executions waiting, including this one.
 
     Raises:
         ResourceExhausted: The queue, or the caller's part of it, is full.
@@ -242,8 +242,8 @@ def check_room(
 
 
 def full_for(total: int, own: int, *, most: int, tenants: int) -> bool:
-    """Whether a place of which tenants share `most` takes no more of one that has `mine` of `total` in it.
+    """Whether a resource of `most` items, shared by `tenants` tenants, is full for one that has `own` of the `total`.
 
-    `tenants` of them have some there, this one among them. See `check_room`.
+    The tenant itself counts among `tenants`. See `check_room`.
     """
     return total >= most and own >= most // max(1, tenants)

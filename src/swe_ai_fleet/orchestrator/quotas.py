@@ -1,6 +1,6 @@
-"""Quotas of tenants: agents at work, executions that wait, tokens of a day, bytes stored; and who says so.
+"""Quotas of tenants: running agents, waiting executions, tokens a day, bytes stored.
 
-The limiter of concurrent agents wraps the fleet; what each tenant has stored is read from the streams.
+The limiter of concurrent agents wraps the fleet; the bytes of each tenant are summed from the streams.
 """
 
 from __future__ import annotations
@@ -26,34 +26,34 @@ from swe_ai_fleet.ports import Fleet
 from swe_ai_fleet.snapshots import Snapshots
 
 Rules = Callable[[str], TenantRules]
-"""What holds for a tenant now."""
+"""The current rules of a tenant."""
 Spent = Callable[[str], Awaitable[int]]
-"""The prompt and completion tokens of a tenant since midnight UTC. Raises Unavailable while nobody knows."""
+"""The prompt and completion tokens of a tenant since midnight UTC. Raises Unavailable while they are being counted."""
 
 
 Stored = Callable[[str], Awaitable[int]]
-"""The bytes that are kept for a tenant. Raises Unavailable while nobody knows."""
+"""The bytes that are stored for a tenant. Raises Unavailable while they are being counted."""
 Kept = Callable[[], Awaitable[Sequence[StorageStatus]]]
-"""How full the streams of the log and their account are, a few seconds ago at most. Raises Unavailable."""
+"""How full the streams of the log and their account are, as of a few seconds ago. Raises Unavailable."""
 T = TypeVar("T")
 
 
 def no_rules(tenant: str) -> TenantRules:
-    """What holds for everybody where nobody said anything: nothing."""
+    """The rules of a tenant without any: no limits."""
     return TenantRules(tenant=tenant)
 
 
 async def nothing_spent(_: str) -> int:
-    """What everybody spent, or stored, where nobody counts."""
+    """The usage of a tenant where none is counted."""
     return 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Quotas:
-    """Asks whether a tenant may have more.
+    """Checks requests against the quotas of their tenants.
 
     Attributes:
-        kept: How full the log is that all share; None: nobody looks.
+        kept: How full the shared log is; None: not checked.
     """
 
     rules: Rules = no_rules
@@ -63,7 +63,7 @@ class Quotas:
     now: Callable[[], datetime] = field(default=lambda: datetime.now(UTC))
 
     def check_queued(self, tenant: str, queued: int) -> None:
-        """Whether one more execution of a tenant may wait where so many do. Raises ResourceExhausted."""
+        """Check that one more execution of a tenant may wait beside `queued` others. Raises ResourceExhausted."""
         most = self.rules(tenant).quota.queued
         if most and queued >= most:
             raise ResourceExhausted(
@@ -73,23 +73,23 @@ class Quotas:
             )
 
     async def check_log(self) -> None:
-        """Whether the log has room for something new. Raises ResourceExhausted, Unavailable."""
+        """Check that the log has room for a new task. Raises ResourceExhausted, Unavailable."""
         for storage in await self.kept() if self.kept is not None else ():
             if storage.nearly_full:
                 raise ResourceExhausted(
                     f"the log of events is nearly full: {storage.bytes:,} of {storage.max_bytes:,} bytes "
-                    f"({storage.name}); what runs goes on",
+                    f"({storage.name}); running executions continue",
                     field="nats",
                     hint="the operator raises the limit or shortens FLEET_EVENT_DAYS; see `fleet doctor`",
                 )
 
     async def tokens_left(self, tenant: str) -> int | None:
-        """The tokens that a tenant may still spend today, 0 at least; None: as many as it wants. Raises Unavailable."""
+        """The tokens that a tenant may still spend today, 0 at least; None: no limit. Raises Unavailable."""
         most = self.rules(tenant).quota.tokens_per_day
         return max(0, most - await self.spent(tenant)) if most else None
 
     async def check_tokens(self, tenant: str) -> int | None:
-        """`tokens_left`, where there are any. Raises ResourceExhausted, Unavailable."""
+        """`tokens_left`, if not 0. Raises ResourceExhausted, Unavailable."""
         tokens = await self.tokens_left(tenant)
         if tokens == 0:
             midnight = self.now().astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(days=1)
@@ -101,7 +101,7 @@ class Quotas:
         return tokens
 
     async def storage_left(self, tenant: str) -> int | None:
-        """The bytes that may still be stored for a tenant, 0 at least; None: as many as there is room for.
+        """The bytes that may still be stored for a tenant, 0 at least; None: no limit.
 
         Raises Unavailable.
         """
@@ -109,7 +109,7 @@ class Quotas:
         return max(0, most - await self.stored(tenant)) if most else None
 
     async def check_storage(self, tenant: str, wanted: int = 1) -> int | None:
-        """`storage_left`, where that is as much as wanted. Raises ResourceExhausted, Unavailable."""
+        """`storage_left`, if at least `wanted`. Raises ResourceExhausted, Unavailable."""
         free = await self.storage_left(tenant)
         if free is not None and free < wanted:
             most = self.rules(tenant).quota.storage_bytes
@@ -122,7 +122,7 @@ class Quotas:
 
 
 LOOK_SECONDS = 1.0
-"""After so long whoever waits looks whether the quota, or those who share it, are others."""
+"""How often a waiting run checks whether the quota, or the replicas that share it, have changed."""
 
 _UNLIMITED_KINDS = (AssignmentKind.BASELINE, AssignmentKind.CHECK, AssignmentKind.EXAMINE, AssignmentKind.OPERATE)
 
@@ -131,9 +131,9 @@ _UNLIMITED_KINDS = (AssignmentKind.BASELINE, AssignmentKind.CHECK, AssignmentKin
 class ConcurrencyLimiter:
     """A `Fleet` in which each run waits for a slot of its tenant and gets no more tokens than the tenant has left.
 
-    Inside one replica a tenant's quota of agents is kept exactly. Replicas that drive something of the same tenant
-    share it evenly, each one slot at least, by what each knows of the others: for as long as the log takes to tell of a
-    claim (some milliseconds) one more replica may count on slots that it has to give up.
+    Within one replica a tenant's quota of agents is exact. Replicas that drive executions of the same tenant share it
+    evenly, each with at least one slot, by what each knows of the others: until a claim arrives from the log (some
+    milliseconds) a replica may use slots that it has to give up.
     """
 
     fleet: Fleet
@@ -156,7 +156,7 @@ class ConcurrencyLimiter:
 
     @asynccontextmanager
     async def _slot(self, assignment: Assignment[T]) -> AsyncGenerator[Assignment[T]]:
-        """Holds a slot of the tenant; gives the assignment with what it may spend."""
+        """Holds a slot of the tenant; yields the assignment with its limits."""
         tenant = assignment.task.tenant
         await self._wait(tenant)
         self.taken[tenant] += 1
@@ -189,7 +189,7 @@ class ConcurrencyLimiter:
         if not most:
             return float("inf")
         sharers = sorted({*self.sharers(tenant), self.me})
-        # A replica without a slot could wait for ever for its part of an execution that another replica drives.
+        # A replica without a slot could wait for ever for its subtask of an execution that another replica drives.
         return max(1, most // len(sharers) + (sharers.index(self.me) < most % len(sharers)))
 
     async def _granted(self, assignment: Assignment[T]) -> Assignment[T]:
@@ -199,13 +199,13 @@ class ConcurrencyLimiter:
         if tokens is None:
             return assignment
         task = assignment.task
-        if _resumes(assignment):
-            # What a run spent before counts towards its own limit, so only the whole day's bounds it here.
+        if isinstance(assignment, CodingAssignment) and assignment.resume:
+            # The earlier usage of a resumed run counts towards its own limit, so only the day's quota bounds it here.
             return replace(assignment, task=_limited(task, self.quotas.rules(task.tenant).quota.tokens_per_day))
         return replace(assignment, task=_limited(task, max(1, tokens // self._parts(assignment))))
 
     def _parts(self, assignment: Assignment[T]) -> int:
-        """Those that work at the same time share what is left."""
+        """How many runs share what is left."""
         return max(self.taken[assignment.task.tenant], assignment.task.num_agents, 1)
 
     def _changed(self) -> None:
@@ -213,26 +213,22 @@ class ConcurrencyLimiter:
         released.set()
 
 
-def _resumes(assignment: Assignment[object]) -> bool:
-    return isinstance(assignment, CodingAssignment) and assignment.resume
-
-
 def _bounded(assignment: Assignment[T], room: int | None, parts: int) -> Assignment[T]:
-    """The assignment with no larger checkpoints than there is room for: of a run there are two for a moment."""
+    """The assignment with a limit for its checkpoints: for a moment a run has two of them."""
     if room is None or not isinstance(assignment, CodingAssignment):
         return assignment
     return cast("Assignment[T]", replace(assignment, checkpoint_bytes=room // (2 * parts)))
 
 
 def _limited(task: Task, tokens: int) -> Task:
-    """The task with no more tokens for one run."""
+    """The task with at most `tokens` for one run."""
     limits = task.constraints.limits
     most = min(limits.max_tokens or tokens, tokens)
     return replace(task, constraints=replace(task.constraints, limits=replace(limits, max_tokens=most)))
 
 
 Pieces = Callable[[int], AsyncGenerator[StoredPiece | None, None]]
-"""What a stream holds from a position on, without an end; None once everything older is told."""
+"""The pieces of a stream from a position on, without an end; None once all stored ones were yielded."""
 
 _DAY = 86_400
 _TIMEOUT_SECONDS = 5.0
@@ -240,12 +236,12 @@ _HINT = "restart the orchestrator"
 
 
 class StorageUsage:
-    """Sums by tenant what streams hold. An async context: inside, they are read in the background, then followed.
+    """Sums the bytes in streams by tenant. An async context: inside, they are read in the background, then followed.
 
-    Memory grows with tenants, days and places in use, not with what is stored.
+    Memory grows with the numbers of tenants, days and places in use, not with the bytes.
 
     Args:
-        kept_seconds: How old pieces become before the streams forget them; 0: they do not.
+        kept_seconds: How long the streams keep pieces; 0: for ever.
         clock: Seconds since 1970.
         snapshots: Where the sums are saved; None: streams are read from their starts.
     """
@@ -260,40 +256,39 @@ class StorageUsage:
     ) -> None:
         self._kept_days = int(kept_seconds // _DAY) if kept_seconds else 0
         self._clock = clock
-        self._held = [_Held(name, pieces, snapshots) for name, pieces in streams.items()]
+        self._streams = [_StreamUsage(name, pieces, snapshots) for name, pieces in streams.items()]
 
     async def __aenter__(self) -> StorageUsage:
-        for store in self._held:
-            store.follower.begin()
+        for stream in self._streams:
+            stream.follower.begin()
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        await asyncio.gather(*(store.follower.stop() for store in self._held))
+        await asyncio.gather(*(stream.follower.stop() for stream in self._streams))
 
     async def bytes_of(self, tenant: str) -> int:
-        """What a tenant has stored. Raises Unavailable while that is not known."""
+        """The bytes that a tenant has stored. Raises Unavailable while they are being counted."""
         try:
             async with asyncio.timeout(_TIMEOUT_SECONDS):
-                await asyncio.gather(*(held.follower.wait_caught_up() for held in self._held))
+                await asyncio.gather(*(stream.follower.wait_caught_up() for stream in self._streams))
         except TimeoutError:
             raise Unavailable("the tenant's storage is still being counted", hint="try again soon") from None
-        for held in self._held:
-            held.follower.check()
+        for stream in self._streams:
+            stream.follower.check()
         return self._sum(tenant)
 
     def by_tenant(self) -> Mapping[str, int]:
-        """What is known to be stored, of every tenant."""
-        return {
-            tenant: self._sum(tenant) for tenant in sorted({name for store in self._held for name in store.tenants})
-        }
+        """The bytes counted so far of every tenant."""
+        tenants = {name for stream in self._streams for name in stream.tenants}
+        return {tenant: self._sum(tenant) for tenant in sorted(tenants)}
 
     def _sum(self, tenant: str) -> int:
         oldest = int(self._clock() // _DAY) - self._kept_days if self._kept_days else 0
-        return sum(store.bytes_of(tenant, oldest) for store in self._held)
+        return sum(stream.bytes_of(tenant, oldest) for stream in self._streams)
 
 
-class _Held:
-    """What one stream holds of each tenant: by day, and in places whose content is replaced."""
+class _StreamUsage:
+    """The bytes of each tenant in one stream: by day, and by place where content is replaced."""
 
     def __init__(self, name: str, pieces: Pieces, snapshots: Snapshots | None) -> None:
         self.tenants: defaultdict[str, tuple[Counter[int], dict[str, int]]] = defaultdict(lambda: (Counter(), {}))
@@ -305,7 +300,7 @@ class _Held:
         self.follower = Follower(name, pieces, self._take, hint=_HINT, snapshot=saved)
 
     def bytes_of(self, tenant: str, oldest: int) -> int:
-        """The bytes of a tenant, of days before the oldest aside."""
+        """The bytes of a tenant, without days before `oldest`."""
         days, places = self.tenants.get(tenant, (Counter[int](), dict[str, int]()))
         return sum(size for day, size in days.items() if day >= oldest) + sum(places.values())
 

@@ -1,7 +1,7 @@
 """The ranking of candidates: evidence first, then peers and judges, then the smaller diff, then the cheaper run.
 
-`reasons` says in words why a candidate has its rank, `drop_reasons` why one has none. Candidates with equal diffs share
-a place: `normalised` leaves out the places in which patches of one change differ.
+`reasons` explains a candidate's rank, `drop_reasons` why one has none. Candidates with equal changes share a place:
+`normalised` removes the differences between patches of the same change.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from swe_ai_fleet.domain.errors import NotFound
 from swe_ai_fleet.domain.examination import STATEMENT
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.review import Critique, Vote
+from swe_ai_fleet.domain.text import shortened
 from swe_ai_fleet.orchestrator.score import PARTS, ScoredCandidate, ScorePart, score_candidates
 from swe_ai_fleet.ports import BlobStore
 
@@ -36,12 +37,12 @@ _BLANK = (b"", b"\r")
 
 
 def reasons(places: Sequence[ScoredCandidate]) -> list[str]:
-    """For each place of a ranking why it is this one: what speaks for and against it, and what set it apart.
+    """The explanation of each place of a ranking: what speaks for and against it, and the difference that decided.
 
-    The first is held against the second, every other one against the one above it. Messages of checks are quoted, so
+    The first is compared with the second, every other one with the one above it. Messages of checks are quoted, so
     the text is untrusted.
     """
-    reasons_told: list[str] = []
+    explanations: list[str] = []
     for at, place in enumerate(places):
         parts = _facts(place)
         if at:
@@ -50,12 +51,12 @@ def reasons(places: Sequence[ScoredCandidate]) -> list[str]:
         elif len(places) > 1:
             below = places[1]
             parts.append(f"ahead of {below.candidate.candidate_id}: {_apart(place, below, ahead=True)}")
-        reasons_told.append("; ".join(parts))
-    return reasons_told
+        explanations.append("; ".join(parts))
+    return explanations
 
 
 def _facts(place: ScoredCandidate) -> list[str]:
-    """What is known of it, the evidence first."""
+    """The facts about a place, the evidence first."""
     if not place.report.results:
         return ["no evidence could be gathered"]
     failed = place.report.failed
@@ -82,7 +83,7 @@ def _facts(place: ScoredCandidate) -> list[str]:
 
 
 def _foreign(foreign: ForeignTests) -> str:
-    """What the new tests of others say, in words."""
+    """The results of others' new tests, in words."""
     if not foreign.asked:
         return "no other author's new tests cover it"
     passed, authors_asked = foreign.by_authors
@@ -110,12 +111,12 @@ def _votes(place: ScoredCandidate) -> str:
 
 def _complaint(result: CheckResult) -> str:
     weight = "" if result.required else " (not required)"
-    message = result.message if len(result.message) <= _MESSAGE_CHARS else f"{result.message[:_MESSAGE_CHARS]}…"
-    return f"{result.name} failed{weight}: {message}" if message else f"{result.name} failed{weight}"
+    message = f": {shortened(result.message, _MESSAGE_CHARS)}" if result.message else ""
+    return f"{result.name} failed{weight}{message}"
 
 
 def _apart(own: ScoredCandidate, other: ScoredCandidate, *, ahead: bool) -> str:
-    """What set two neighbours apart: the first thing in their order that differs, own numbers first."""
+    """The difference that decided between two neighbours: the first criterion that differs, own numbers first."""
     if own.tier != other.tier:
         word = other.report.verdict_word
         return f"that one is {word if word != own.report.verdict_word else _ACCEPTED[other.report.accepted]}"
@@ -143,25 +144,10 @@ def _values(part: ScorePart, own: ScoredCandidate, other: ScoredCandidate) -> st
         return f"{part}" if own_value > other_value else f"{part} of that one"
     digits = 2 if f"{own_value:.2f}" != f"{other_value:.2f}" else 6
     values = (
-        "none" if _unsaid(part, place) else f"{value:.{digits}f}"
+        "none" if place.opinions.get(part, value) is None else f"{value:.{digits}f}"
         for place, value in ((own, own_value), (other, other_value))
     )
     return f"{part} {' against '.join(values)}"
-
-
-def _unsaid(part: ScorePart, place: ScoredCandidate) -> bool:
-    """Whether nobody said anything of a candidate that this part could weigh; it counts as neither good nor bad."""
-    match part:
-        case ScorePart.TESTS:
-            return place.report.foreign is None
-        case ScorePart.REVIEW:
-            return place.review is None
-        case ScorePart.VERIFIER:
-            return place.verifier is None
-        case ScorePart.VOTES:
-            return place.ballots.share is None
-        case _:
-            return False
 
 
 def rank(
@@ -174,21 +160,21 @@ def rank(
     scores: Mapping[str, float] | None = None,
     needs_proof: bool = False,
 ) -> tuple[RankedCandidate, ...]:
-    """Candidates from best to worst, one for each behaviour, each saying why it stands there.
+    """Candidates from best to worst, one for each behaviour, each with the reason for its place.
 
     Order: verified, unverified, refuted; then the score (the formula is `ScoredCandidate.score`), then evidence, fewer
-    changed lines, fewer tokens, the id; it does not depend on the order in which anything is given. Only an accepted
-    candidate can win, and opinion counts among accepted ones only.
+    changed lines, fewer tokens, the id; it does not depend on the order of the arguments. Only an accepted candidate
+    can win, and opinion counts among accepted ones only.
 
     Args:
-        candidates: Those that stand; superseded and dropped ones are left out.
-        reports: The evidence by candidate id, as `Matrix.judged` gives it where candidates were examined; a candidate
-            without any ranks last.
-        critiques: What peers said; critiques of candidates that are not ranked count for nothing.
-        votes: What judges said; where all are the `ARCHITECT`'s, its choice decides among accepted candidates.
-        behaviours: What `behaviour_keys` gave; without it only diffs equal to the byte are duplicates.
-        scores: What a verifier model finds candidates worth, calibrated, from 0 to 1, by candidate id.
-        needs_proof: Whether only what is verified may win.
+        candidates: The current ones, without superseded and dropped ones.
+        reports: The evidence by candidate id, as returned by `Matrix.judged` where candidates were examined; a
+            candidate without any ranks last.
+        critiques: Those of peers; critiques of candidates that are not ranked are ignored.
+        votes: Those of judges; where all are the `ARCHITECT`'s, its choice decides among accepted candidates.
+        behaviours: The result of `behaviour_keys`; without it only diffs with equal bytes are duplicates.
+        scores: The calibrated scores of a verifier model, from 0 to 1, by candidate id.
+        needs_proof: Whether only verified candidates may win.
     """
     places = score_candidates(candidates, reports, critiques, votes, behaviours or {}, scores, needs_proof=needs_proof)
     return tuple(
@@ -200,19 +186,23 @@ def rank(
             duplicates=tuple(candidate.candidate_id for candidate in place.others),
             reason=reason,
             evidence=round(place.values[ScorePart.EVIDENCE], 4),
-            review=None if place.review is None else round(place.review, 4),
-            votes=None if place.ballots.share is None else round(place.ballots.share, 4),
+            review=_rounded(place.opinions[ScorePart.REVIEW]),
+            votes=_rounded(place.opinions[ScorePart.VOTES]),
             verdict=place.report.verdict,
-            tests=None if place.report.foreign is None else round(place.report.foreign.value, 4),
+            tests=_rounded(place.opinions[ScorePart.TESTS]),
             verdict_reasons=() if place.report.foreign is None else place.report.reasons,
-            verifier=None if place.verifier is None else round(place.verifier, 4),
+            verifier=_rounded(place.opinions[ScorePart.VERIFIER]),
         )
         for number, (place, reason) in enumerate(zip(places, reasons(places), strict=True), start=1)
     )
 
 
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 4)
+
+
 def drop_reasons(state: ExecutionState) -> dict[str, str]:
-    """Why each candidate that is not ranked was left out, by its id: it was dropped, or a revision replaced it."""
+    """Why each candidate that is not ranked was left out, by id: it was dropped, or a revision replaced it."""
     replaced = {
         candidate.revises: f"{REVISED}{candidate.candidate_id}"
         for candidate in state.candidates.values()
@@ -222,10 +212,11 @@ def drop_reasons(state: ExecutionState) -> dict[str, str]:
 
 
 async def behaviour_keys(candidates: Iterable[Candidate], blobs: BlobStore) -> dict[str, str]:
-    """By candidate id a key, equal for diffs that are the same change of the same commit; for `rank` and `vote`.
+    """A key for each candidate id, equal for diffs that are the same change of the same commit; for `rank` and `vote`.
 
-    What does not count is said at `normalised`. A patch that is gone or not in git's form has the key of its bytes.
-    Call it before ranking, with the store that has the patches; each distinct one is read once. Raises Unavailable.
+    `normalised` says which differences do not count. A patch that is missing or not in git's form has the key of its
+    bytes. Call it before ranking, with the store that has the patches; each distinct one is read once. Raises
+    Unavailable.
     """
     by_id = {candidate.candidate_id: candidate for candidate in candidates}
     patches = {candidate.diff_digest: candidate.artifacts.patch for candidate in by_id.values()}
@@ -246,18 +237,18 @@ async def behaviour_keys(candidates: Iterable[Candidate], blobs: BlobStore) -> d
 
 
 def normalised(patch: bytes) -> bytes | None:
-    """A form that two patches of one commit share if they make the same change; None where it is no git patch.
+    """A form that two patches of one commit share if they make the same change; None where it is not a git patch.
 
     Left out are the order of files, what hunks they are cut into and their context, new-side line numbers, digests of
-    contents, blank lines, and spaces and tabs at the ends of lines. Where in the old file a line goes *does* count:
-    the same line in two functions is two changes. The comparison is textual, so equal forms mean equal files but for
-    blanks, while equal changes that git aligns differently may keep forms of their own. Linear in the patch.
+    contents, blank lines, and spaces and tabs at the ends of lines. The position of a line in the old file *does*
+    count: the same line in two functions is two changes. The comparison is textual, so equal forms mean equal files
+    except for blanks, while equal changes that git aligns differently may have different forms. Linear in the patch.
 
-    Voting over patches normalised in this manner is how Agentless selects one (Xia et al., 2024, arXiv:2407.01489).
+    Agentless selects a patch by votes over patches normalised in this way (Xia et al., 2024, arXiv:2407.01489).
     """
     files: list[bytes] = []
     current: _File | None = None
-    # Of hunks, so many lines of the old and the new side are still to come.
+    # Lines of the old and the new side that are left in the current hunk.
     old = new = 0
     for line in patch.split(b"\n"):
         if old > 0 or new > 0:
@@ -294,14 +285,14 @@ class _File:
     contents: bytes = b""
     headers: list[bytes] = field(default_factory=list[bytes])
     edits: list[bytes] = field(default_factory=list[bytes])
-    # The old line that is being read, and the last one before the run of changes that is no blank.
+    # The current old line, and the last non-blank one before the current run of changes.
     _at: int = 0
     _anchor: int = 0
     _removed: list[tuple[int, bytes]] = field(default_factory=list[tuple[int, bytes]])
     _added: list[bytes] = field(default_factory=list[bytes])
 
     def header(self, line: bytes) -> None:
-        """What is said of the file as a whole; of a binary one everything."""
+        """A header line of the file; every line of a binary one."""
         self.binary = self.binary or line.startswith(_BINARY)
         if line.startswith(_INDEX) and not self.binary:
             self.contents = line
@@ -309,13 +300,13 @@ class _File:
             self.headers.append(line)
 
     def hunk(self, start: int, *, empty: bool) -> None:
-        """A hunk begins at an old line; an empty old side begins behind it."""
+        """Start a hunk at an old line; an empty old side starts after it."""
         self._close()
         self._at = start + empty
         self._anchor = self._at - 1
 
     def line(self, line: bytes) -> None:
-        """One line of a hunk. A blank one neither is a change nor ends a run of them."""
+        """One line of a hunk. A blank line is not a change and does not end a run of changes."""
         kind, text = line[:1], line[1:].rstrip(b" \t")
         if kind == b"\\":
             return
@@ -332,7 +323,7 @@ class _File:
         self._at += 1
 
     def form(self) -> bytes:
-        """What the part comes to; empty where nothing but blanks changes."""
+        """The normal form of the file's part; empty where only blanks change."""
         self._close()
         if not self.headers and not self.edits:
             return b""
@@ -340,7 +331,7 @@ class _File:
         return repr((self.name, contents, self.headers, self.edits)).encode()
 
     def _close(self) -> None:
-        """End a run of changes. What both sides begin or end with is no change: git saw blanks at its line's end."""
+        """End a run of changes. Common lines at its start or end are not changes: only their trailing blanks differ."""
         removed, added, anchor = self._removed, self._added, self._anchor
         first = 0
         while first < min(len(removed), len(added)) and removed[first][1] == added[first]:
@@ -350,7 +341,7 @@ class _File:
         while last < min(len(removed), len(added)) - first and removed[-1 - last][1] == added[-1 - last]:
             last += 1
         removed_texts = [text for _, text in removed[first : len(removed) - last]]
-        come = added[first : len(added) - last]
-        if removed_texts or come:
-            self.edits.append(repr((anchor, removed_texts, come)).encode())
+        added_texts = added[first : len(added) - last]
+        if removed_texts or added_texts:
+            self.edits.append(repr((anchor, removed_texts, added_texts)).encode())
         self._removed, self._added = [], []

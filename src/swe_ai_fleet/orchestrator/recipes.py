@@ -1,4 +1,4 @@
-"""What environment runs found out, kept for all executions of a tenant."""
+"""Proposals of environment runs, stored for all executions of a tenant."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Recipes:
     """`ports.KnownRecipes` in a key-value store.
 
     Args:
-        store: Shared by all processes of the fleet; None: what is kept is known to this process only.
+        store: Shared by all processes of the fleet; None: proposals are kept in this process only.
     """
 
     def __init__(self, store: KeyValue | None = None) -> None:
@@ -29,7 +29,7 @@ class Recipes:
         self._own: dict[str, EnvironmentProposal] = {}
 
     async def find(self, tenant: str, key: str) -> EnvironmentProposal | None:
-        """What is known under a key; None where nothing is, or the store does not answer."""
+        """The proposal of a key; None where there is none, or the store does not answer."""
         name = _name(tenant, key)
         if self._store is None:
             return self._own.get(name)
@@ -41,7 +41,7 @@ class Recipes:
             return None
 
     async def keep(self, tenant: str, key: str, proposal: EnvironmentProposal) -> None:
-        """Let everybody of the tenant use it from now on. Raises Unavailable."""
+        """Store a proposal for all executions of the tenant. Raises Unavailable."""
         if self._store is None:
             self._own[_name(tenant, key)] = proposal
         else:
@@ -49,7 +49,7 @@ class Recipes:
 
 
 def tenant_key(tenant: str) -> str:
-    """What the keys of a tenant begin with in buckets whose values tenants must not share."""
+    """The prefix of a tenant's keys in buckets whose values tenants must not share."""
     return hashlib.sha256(tenant.encode()).hexdigest()[:16]
 
 

@@ -1,4 +1,4 @@
-"""The runs of an execution: what they are called in the log, what they may spend together, and what it bought.
+"""The runs of an execution: their ids in the log, their common totals, and their expenses by purpose.
 
 Each run has one id, one subject, one audit chain.
 """
@@ -6,6 +6,7 @@ Each run has one id, one subject, one audit chain.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -23,6 +24,7 @@ CHECKLIST = "checklist"
 _MERGE = "merge-"
 _REVIEWS = "-reviews-"
 _SCORE = "-scored"
+_JUDGES = "-judges"
 _SHORT_COMMIT = 12
 _REVISION = re.compile(r"-r\d+$")
 
@@ -33,28 +35,28 @@ def revision_run(author_id: str, round_number: int) -> str:
 
 
 def review_run(reviewer_id: str, round_number: int, *, again: bool = False) -> str:
-    """The run in which a peer reviews others' candidates; `again`: what authors submitted since."""
+    """The run in which a peer reviews others' candidates; `again`: their revisions and answers."""
     return f"{reviewer_id}{_REVIEWS}{round_number}{'-again' if again else ''}"
 
 
 def is_review_run(agent_id: str, reviewer_id: str) -> bool:
-    """Whether this peer reviews in a run."""
+    """Whether a run is a review by this peer."""
     return agent_id.startswith(f"{reviewer_id}{_REVIEWS}")
 
 
 def reviewer_of(agent_id: str) -> str:
-    """Who reviews in a run; empty where nobody does."""
+    """The reviewer of a review run; empty for any other run."""
     return agent_id.rpartition(_REVIEWS)[0]
 
 
 def is_revision_run(agent_id: str) -> bool:
-    """Whether an author revises in a run."""
+    """Whether a run is an author's revision."""
     return _REVISION.search(agent_id) is not None
 
 
 def judge_run(judge_id: str) -> str:
     """The run in which a judge votes."""
-    return f"{judge_id}-judges"
+    return f"{judge_id}{_JUDGES}"
 
 
 def score_run(candidate_id: str) -> str:
@@ -63,24 +65,24 @@ def score_run(candidate_id: str) -> str:
 
 
 def merge_run(subtask_id: str, head: str) -> str:
-    """The run in which an agent resolves what a subtask conflicts with, on that head of the integration branch."""
+    """The run in which an agent resolves a subtask's conflict with that head of the integration branch."""
     return f"{_MERGE}{subtask_id}-{head[:_SHORT_COMMIT]}"
 
 
 def is_merge_run(agent_id: str) -> bool:
-    """Whether a run resolves a conflict."""
+    """Whether a run resolves a merge conflict."""
     return agent_id.startswith(_MERGE)
 
 
 def is_draft(state: ExecutionState, agent_id: str) -> bool:
-    """Whether a run began with nothing but the task and the pinned commit; reviews, revisions and merges did not."""
+    """Whether a run started from only the task and the pinned commit; reviews, revisions and merges did not."""
     return not (is_merge_run(agent_id) or is_revision_run(agent_id) or agent_id in side_runs(state))
 
 
 def side_runs(state: ExecutionState) -> frozenset[str]:
-    """The runs of an execution that were never to leave a candidate: reviews, votes, plans, checklists and the like.
+    """The runs of an execution that make no candidate: reviews, votes, plans, checklists and the like.
 
-    In executions of earlier versions each review of a candidate was a run of its own.
+    In executions of early versions each review of a candidate was a run of its own.
     """
     reviews = [
         name
@@ -95,12 +97,9 @@ def side_runs(state: ExecutionState) -> frozenset[str]:
     return frozenset((PLANNER, ENVIRONMENT, CHECKLIST, *reviews, *votes, *map(score_run, state.candidates)))
 
 
-_JUDGES = "-judges"
-
-
 @dataclass(kw_only=True)
 class TaskSpending:
-    """What runs spent; what is left of a task's totals is shared by those that come next."""
+    """The usage of runs; later runs share what is left of the task's totals."""
 
     task: Task
     usage: Usage = field(default_factory=Usage)
@@ -126,7 +125,7 @@ class TaskSpending:
 
 
 class RunPurpose(StrEnum):
-    """What runs are for."""
+    """The purpose of a run."""
 
     DRAFTS = "drafts"
     CHECKLIST = "checklist"
@@ -139,9 +138,12 @@ class RunPurpose(StrEnum):
     MERGES = "merges"
 
 
+_PURPOSES = {PLANNER: RunPurpose.PLAN, ENVIRONMENT: RunPurpose.ENVIRONMENT, CHECKLIST: RunPurpose.CHECKLIST}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expense:
-    """What the runs of one purpose spent together. `bought` says in words what came of it."""
+    """The total usage of the runs of one purpose. `bought` describes their result in words."""
 
     purpose: RunPurpose
     runs: int
@@ -150,47 +152,46 @@ class Expense:
 
 
 def expenses(state: ExecutionState) -> tuple[Expense, ...]:
-    """What the agents of an execution have spent so far, by purpose; purposes without a run are left out."""
+    """The expenses of an execution so far, by purpose; purposes without a run are left out."""
     agents: dict[RunPurpose, list[AgentProgress]] = {}
-    purpose_of = _Purposes(state)
+    purpose_of = _purposes(state)
     for name, agent in state.agents.items():
         if name != EXECUTION_SUBJECT:
             agents.setdefault(purpose_of(name), []).append(agent)
     return tuple(
         Expense(
             purpose=purpose,
-            runs=len(agents_paid),
-            usage=sum((agent.usage for agent in agents_paid), Usage()),
+            runs=len(runs),
+            usage=sum((agent.usage for agent in runs), Usage()),
             bought=_bought(purpose, state),
         )
         for purpose in RunPurpose
-        if (agents_paid := agents.get(purpose))
+        if (runs := agents.get(purpose))
     )
 
 
-class _Purposes:
-    """What each run of an execution is for, by its name; also of a run whose word is not in yet."""
+def _purposes(state: ExecutionState) -> Callable[[str], RunPurpose]:
+    """A function that gives the purpose of a run by its id, even of a run without a result yet."""
+    sides, scores = side_runs(state), set(map(score_run, state.candidates))
+    authors = {candidate.author for candidate in state.candidates.values()}
+    judges = set(map(judge_run, authors))
 
-    def __init__(self, state: ExecutionState) -> None:
-        self._sides = side_runs(state)
-        self._authors = {candidate.author for candidate in state.candidates.values()}
-        self._judges = set(map(judge_run, self._authors))
-        self._scores = set(map(score_run, state.candidates))
-
-    def __call__(self, name: str) -> RunPurpose:
-        if name in _NAMED:
-            return _NAMED[name]
-        if name in self._scores:
+    def purpose_of(name: str) -> RunPurpose:
+        if name in _PURPOSES:
+            return _PURPOSES[name]
+        if name in scores:
             return RunPurpose.SCORES
         if is_merge_run(name):
             return RunPurpose.MERGES
-        if name in self._sides or name in self._judges or reviewer_of(name) in self._authors:
+        if name in sides or name in judges or reviewer_of(name) in authors:
             return RunPurpose.VOTES if name.endswith(_JUDGES) else RunPurpose.REVIEWS
         return RunPurpose.REVISIONS if is_revision_run(name) else RunPurpose.DRAFTS
 
+    return purpose_of
+
 
 def _bought(purpose: RunPurpose, state: ExecutionState) -> str:
-    """What came of the runs of one purpose, in words."""
+    """The result of the runs of one purpose, in words."""
     match purpose:
         case RunPurpose.DRAFTS:
             verdicts = [_verdict(state, candidate) for candidate in _candidates(state, revised=False)]
@@ -235,6 +236,3 @@ def _candidates(state: ExecutionState, *, revised: bool) -> list[Candidate]:
 def _verdict(state: ExecutionState, candidate: Candidate) -> Verdict | None:
     report = state.reports.get(candidate.candidate_id)
     return report.verdict if report is not None else None
-
-
-_NAMED = {PLANNER: RunPurpose.PLAN, ENVIRONMENT: RunPurpose.ENVIRONMENT, CHECKLIST: RunPurpose.CHECKLIST}

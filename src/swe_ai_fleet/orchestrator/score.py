@@ -18,21 +18,21 @@ WEIGHTS: Mapping[CheckKind, float] = {
     CheckKind.COMMAND: 4.0,
     CheckKind.RUBRIC: 2.0,
 }
-"""What a check weighs in the evidence, every single one; only the items of a rubric share their kind's weight, so
-that what a model thinks stays below what was run, however many items there are."""
+"""The weight of each single check in the evidence; only the items of a rubric share their kind's weight, so that a
+model's opinion weighs less than what was run, however many items there are."""
 ARCHITECT = "architect"
 """The judge whose choice among accepted candidates decides, where it is the only one."""
 MUST_FIX_CEILING = 0.5
-"""What a review counts at most, whatever its own score says, whose must-fix was reproduced; and at least, where the
-proof of each of its must-fixes passes on the candidate."""
-NOBODY_SAID = 0.5
-"""What stands in for the opinion about a candidate where there is one about others only."""
+"""The highest score of a review whose must-fix was reproduced; and the lowest of one where the proof of each must-fix
+passes on the candidate."""
+NEUTRAL = 0.5
+"""The value of an opinion part for a candidate without an opinion, where others have one."""
 VERIFIED_TIER = 2
 _DIGITS = 6
 
 
 class ScorePart(StrEnum):
-    """What a score is made of. The values are how an explanation calls them."""
+    """The parts of a score. The values are their names in explanations."""
 
     EVIDENCE = "evidence"
     TESTS = "new tests"
@@ -52,8 +52,11 @@ PARTS: Mapping[ScorePart, float] = {
     ScorePart.VOTES: 1.0,
     ScorePart.CHOICE: 6.0,
 }
-"""What each part weighs among accepted candidates. The architect's choice outweighs evidence, agreement and reviews
-together; where the new tests or a verifier speak with these, they may outweigh it."""
+"""The weight of each part among accepted candidates. The architect's choice outweighs evidence, agreement and reviews
+together; together with new tests or a verifier, these may outweigh it."""
+
+
+_OPINIONS = (ScorePart.TESTS, ScorePart.REVIEW, ScorePart.VERIFIER)
 
 
 def evidence(report: CheckReport) -> float:
@@ -76,7 +79,7 @@ def evidence(report: CheckReport) -> float:
 
 
 def worse(before: CheckReport, after: CheckReport) -> str:
-    """Why the evidence about a revision is worse than that about what it revises; empty where it is not."""
+    """Why the evidence about a revision is worse than that about its predecessor; empty where it is not."""
     if before.accepted and not after.accepted:
         failed = [result.name for result in after.failed if result.required]
         return f"worse: it fails {', '.join(failed) or 'its checks'}, which its predecessor passed"
@@ -89,9 +92,9 @@ def worse(before: CheckReport, after: CheckReport) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ballots:
-    """What the votes say of one candidate: `won` of the `held` valid ones in which it could be chosen.
+    """The votes about one candidate: it `won` that many of the `held` valid ones in which it could be chosen.
 
-    `unreadable` counts those about it that could not be read.
+    `unreadable` counts the invalid ones.
     """
 
     won: int = 0
@@ -105,11 +108,10 @@ class Ballots:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoredCandidate:
-    """A candidate, those of equal behaviour, and what makes their score: one place of a ranking.
+    """One place of a ranking: a candidate, the `others` with equal behaviour, and the parts of their score.
 
     `verifier` is a verifier model's calibrated score, None without one. `values` are the parts that count in this
-    ranking, each between 0 and 1. With `needs_proof` only what is
-    verified may win.
+    ranking, each between 0 and 1. With `needs_proof` only verified candidates may win.
     """
 
     candidate: Candidate
@@ -145,13 +147,23 @@ class ScoredCandidate:
 
     @property
     def size(self) -> int:
-        """How many identical candidates independently."""
+        """How many candidates independently have this behaviour."""
         return 1 + len(self.others)
 
     @property
     def review(self) -> float | None:
         """The mean of its reviews; None where nobody reviewed it."""
         return fsum(self.reviews) / len(self.reviews) if self.reviews else None
+
+    @property
+    def opinions(self) -> Mapping[ScorePart, float | None]:
+        """The parts that a candidate may lack, by others' tests, reviews, a verifier and votes; None where it does."""
+        return {
+            ScorePart.TESTS: self.report.foreign.value if self.report.foreign is not None else None,
+            ScorePart.REVIEW: self.review,
+            ScorePart.VERIFIER: self.verifier,
+            ScorePart.VOTES: self.ballots.share,
+        }
 
     @property
     def lines(self) -> int:
@@ -167,8 +179,8 @@ class ScoredCandidate:
         """The score, between 0 and 1; a better place never has a lower one.
 
         `score = (tier + merit) / 3`, and `merit = sum(weight * value) / sum(weight)` over `values`, with the weights of
-        `PARTS`. A verified candidate stands above every unverified one, which stands above every refuted one; no
-        opinion leads from one tier into another.
+        `PARTS`. A verified candidate ranks above every unverified one, which ranks above every refuted one; no opinion
+        moves a candidate to another tier.
         """
         merit = self.weighed / fsum(PARTS[part] for part in self.values)
         return round((self.tier + merit) / 3, _DIGITS)
@@ -198,14 +210,14 @@ class ScoredCandidate:
 
 
 def tier(report: CheckReport) -> int:
-    """2 for what is verified, 1 for what may win as it is, 0 for the rest."""
+    """2 for a verified candidate, 1 for another accepted one, 0 for the rest."""
     return 0 if not report.accepted else VERIFIED_TIER if report.verdict is Verdict.VERIFIED else 1
 
 
 def lead(places: Sequence[ScoredCandidate]) -> float:
-    """By how much the first of a ranking leads every other one that may win with its verdict, before parts are divided.
+    """The lead in `weighed` of the first of a ranking over every other accepted one of its tier.
 
-    What has no rival of its own tier leads by infinity: nothing that is said later can change the first place.
+    Without a rival in its tier the lead is infinite: no later opinion can change the first place.
     """
     if not places:
         return inf
@@ -217,11 +229,11 @@ def lead(places: Sequence[ScoredCandidate]) -> float:
 def clusters(
     candidates: Iterable[Candidate], reports: Mapping[str, CheckReport], behaviours: Mapping[str, str]
 ) -> tuple[tuple[Candidate, ...], ...]:
-    """Candidates of equal behaviour together, in each cluster the one that stands for the others first.
+    """Candidates of equal behaviour together, in each cluster the representative first.
 
     Equal are those with equal keys in `behaviours` (without one: the same bytes) *and* the same outcome of every check:
-    blanks that matter after all (a heredoc, a Makefile, Markdown) are told apart where a check can tell. The best
-    evidence stands for the others, then the smaller diff, fewer tokens, the id.
+    blanks that matter after all (a heredoc, a Makefile, Markdown) are distinguished where a check can do so. The
+    representative has the best evidence, then the smaller diff, fewer tokens, the lower id.
     """
     by_outcome: dict[tuple[str, tuple[object, ...]], list[Candidate]] = {}
     for candidate in candidates:
@@ -245,17 +257,17 @@ def score_candidates(
 ) -> list[ScoredCandidate]:
     """The places from best to worst; the order of the candidates given does not matter.
 
-    With `needs_proof` only what is verified is accepted.
+    With `needs_proof` only verified candidates are accepted.
 
-    A part counts once there is one such value about any accepted candidate:
+    A part counts once it has a value for any accepted candidate:
 
-    - *new tests*: what the new tests of all authors say, `domain.examination.Matrix.value`.
-    - *agreement*, where several candidates came to the same change: the share of the accepted ones that did. That
+    - *new tests*: the rating by the new tests of all authors, `domain.examination.Matrix.value`.
+    - *agreement*, where several candidates have the same change: the share of the accepted ones that have it. That
       samples which agree are right more often is self-consistency (Wang et al., 2022, arXiv:2203.11171); after
       filtering by tests, AlphaCode submits from the largest clusters of equal behaviour (Li et al., 2022,
       arXiv:2203.07814), CodeT scores by tests passed and size of the agreeing set (Chen et al., 2022,
       arXiv:2207.10397), Agentless votes over normalised patches (Xia et al., 2024, arXiv:2407.01489). Agents of one
-      model err alike, so its weight is small.
+      model make the same errors, so its weight is small.
     - *reviews*: the mean score of the valid critiques by others, each reviewer's last one.
     - *verifier*: the calibrated score of a verifier model, in `scores` by candidate.
     - *votes*: won of those held, see `Ballots`; or, where the architect alone votes, 1 for its choice.
@@ -270,11 +282,9 @@ def score_candidates(
     accepted = [place for place in places if place.accepted]
     decides = all(vote.judge_id == ARCHITECT for vote in valid)
     counted = {
+        **{part: any(place.opinions[part] is not None for place in accepted) for part in _OPINIONS},
         ScorePart.EVIDENCE: True,
-        ScorePart.TESTS: any(place.report.foreign is not None for place in accepted),
         ScorePart.AGREEMENT: any(place.others for place in accepted),
-        ScorePart.REVIEW: any(place.reviews for place in accepted),
-        ScorePart.VERIFIER: any(place.verifier is not None for place in accepted),
         ScorePart.VOTES: not decides and bool(valid),
         ScorePart.CHOICE: decides and bool(valid),
     }
@@ -292,7 +302,7 @@ def _from_cluster(members: Sequence[Candidate], reports: Mapping[str, CheckRepor
 
 
 def _with_reviews(place: ScoredCandidate, critiques: Iterable[Critique]) -> ScoredCandidate:
-    """The place with what others say of it; nobody's word about their own work counts."""
+    """The place with the reviews of others; authors' reviews of their own work do not count."""
     last: dict[tuple[str, str], Critique] = {}
     for critique in sorted(critiques, key=lambda critique: critique.round):
         if critique.candidate_id in place.ids and critique.reviewer_id not in place.authors and not critique.error:
@@ -304,7 +314,7 @@ def _with_reviews(place: ScoredCandidate, critiques: Iterable[Critique]) -> Scor
 
 
 def _with_verifier(place: ScoredCandidate, scores: Mapping[str, float]) -> ScoredCandidate:
-    """The place with the verifier's word on it; of several of equal behaviour that of the first by name."""
+    """The place with the verifier's score; of several with equal behaviour that of the first by name."""
     values = [_share(scores[name]) for name in sorted(place.ids) if name in scores]
     return replace(place, verifier=values[0]) if values and place.accepted else place
 
@@ -333,24 +343,20 @@ def _with_votes(place: ScoredCandidate, votes: Iterable[Vote], valid: Iterable[V
 def _with_values(
     place: ScoredCandidate, counted: Mapping[ScorePart, bool], accepted: int, most: int
 ) -> ScoredCandidate:
-    """The place with a value for every part that counts; one that failed has its evidence only."""
+    """The place with a value for every part that counts; a refused one has only its evidence."""
     if not place.accepted:
         return place
-    review, share = place.review, place.ballots.share
     values = {
+        **{part: NEUTRAL if value is None else value for part, value in place.opinions.items()},
         ScorePart.EVIDENCE: place.values[ScorePart.EVIDENCE],
-        ScorePart.TESTS: NOBODY_SAID if place.report.foreign is None else place.report.foreign.value,
         ScorePart.AGREEMENT: place.size / accepted,
-        ScorePart.REVIEW: NOBODY_SAID if review is None else review,
-        ScorePart.VERIFIER: NOBODY_SAID if place.verifier is None else place.verifier,
-        ScorePart.VOTES: NOBODY_SAID if share is None else share,
         ScorePart.CHOICE: float(place.ballots.won == most),
     }
-    return replace(place, values={part: value for part, value in values.items() if counted[part]})
+    return replace(place, values={part: values[part] for part in ScorePart if counted[part]})
 
 
 def _outcomes(report: CheckReport | None) -> tuple[object, ...]:
-    """What each check came to, with the tests that failed; not what a model thinks of it, which may vary."""
+    """The outcome of each check, with the tests that failed; without a model's opinion, which may vary."""
     if report is None:
         return ()
     return tuple(sorted(_outcome(result) for result in report.results if result.kind is not CheckKind.RUBRIC))
@@ -372,5 +378,5 @@ def _worth(critique: Critique) -> float:
 
 
 def _share(number: float) -> float:
-    """A number that should lie between 0 and 1; what is no number is nothing."""
+    """The number, bounded to 0 and 1; 0 for NaN."""
     return min(1.0, max(0.0, number)) if number == number else 0.0

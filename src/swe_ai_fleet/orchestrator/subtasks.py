@@ -1,6 +1,6 @@
-"""Subtasks: a task split, each part deliberated in its turn, merged, checked as a whole, delivered.
+"""Subtasks: a task is split, each part deliberated and merged, the whole checked and delivered.
 
-Each part is a task of its own: what it is told, what it may spend, and what it is held to.
+Each part is a task of its own, with its own context, totals and checks.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from swe_ai_fleet.domain.subtask import (
     ready,
 )
 from swe_ai_fleet.domain.task import MAX_PRIORITY, Delivery, PinnedRepository, Role, Task, TaskKind
+from swe_ai_fleet.domain.text import one_line
 from swe_ai_fleet.orchestrator.deliberation import stands
 from swe_ai_fleet.orchestrator.delivery import Delivering, Integration, spent_on_merges
 from swe_ai_fleet.orchestrator.execution_context import Ending, ExecutionContext
@@ -45,7 +46,7 @@ from swe_ai_fleet.tools.policy import path_allowed
 from swe_ai_fleet.tools.truncation import beginning
 
 PLANNER_SHARE = 4
-"""A planner may spend no more than one part in so many of a task's totals."""
+"""A planner may spend at most one part in this many of a task's totals."""
 _MAX_ID_CHARS = 128
 _WILDCARD = re.compile(r"[*?\[]")
 _MAX_CONTEXT_CHARS = 200_000
@@ -54,7 +55,7 @@ _MAX_OTHER_CHARS = 300
 
 
 def planner_task(task: Task) -> Task:
-    """The task with what its planner may spend."""
+    """The task with the limits of its planner."""
     limits = task.constraints.totals.share(task.constraints.limits, parts=PLANNER_SHARE)
     return replace(task, constraints=replace(task.constraints, limits=limits))
 
@@ -62,9 +63,9 @@ def planner_task(task: Task) -> Task:
 def child_task(parent: Task, subtask: Subtask, derivation: Derivation) -> Task:
     """The task of a subtask; the same parent and derivation always make the same one.
 
-    Its totals are an even part of what the planner left of the parent's, one part being kept for merging. The parent's
-    own checks and rubric are about the whole: a subtask is held to them only if it comes after all the others,
-    otherwise to the repository's own tests.
+    Its totals are an equal part of what the planner left of the parent's; one part is reserved for merging. The
+    parent's own checks and rubric are about the whole: they apply to a subtask only if it comes after all the others;
+    otherwise the repository's own tests do.
     """
     constraints, parts = parent.constraints, len(derivation.subtasks) + 1
     whole = needs_all_others(subtask, derivation.subtasks)
@@ -84,17 +85,17 @@ def child_task(parent: Task, subtask: Subtask, derivation: Derivation) -> Task:
             allowed_paths=_paths(subtask.allowed_paths, constraints.allowed_paths),
         ),
         delivery=Delivery(),
-        # What is begun goes before what waits.
+        # Parts of a running task go before waiting tasks.
         priority=min(MAX_PRIORITY, parent.priority + 1),
         derive_subtasks=False,
-        # What the whole came to is remembered once, at its end.
+        # The outcome of the whole is remembered once, at its end.
         memory=replace(parent.memory, write=False, namespaces=parent.memory.namespaces if parent.memory.read else ()),
         parent_execution_id=parent.execution_id,
     )
 
 
 def child_task_id(task_id: str, subtask_id: str, joint: str = JOINT) -> str:
-    """`<task_id>--<subtask_id>`; a task id that leaves no room is cut, and told apart by a digest."""
+    """`<task_id>--<subtask_id>`; a task id that is too long is cut and gets a digest."""
     if joint == "." and subtask_id == "lock":
         subtask_id = "lock_"  # no id may end in `.lock`
     room = _MAX_ID_CHARS - len(subtask_id) - len(joint)
@@ -105,7 +106,7 @@ def child_task_id(task_id: str, subtask_id: str, joint: str = JOINT) -> str:
 
 
 def part(totals: Totals, spent: Usage, parts: int, *, least: int) -> Totals:
-    """One of `parts` equal parts of what is left of totals; `least` tokens and calls where too little is."""
+    """One of `parts` equal parts of what is left of totals, but at least `least` tokens and calls."""
     return Totals(
         max_tokens=max(least, (totals.max_tokens - spent.total_tokens) // parts) if totals.max_tokens else 0,
         max_tool_calls=max(least, totals.max_tool_calls // parts) if totals.max_tool_calls else 0,
@@ -114,7 +115,7 @@ def part(totals: Totals, spent: Usage, parts: int, *, least: int) -> Totals:
 
 
 def _context(parent: Task, subtask: Subtask, derivation: Derivation, *, whole: bool) -> str:
-    """The parent's context, and where the subtask stands in the whole."""
+    """The parent's context, and the place of the subtask in the whole."""
     after, before = _reach(derivation, up=False), _reach(derivation, up=True)
     name = subtask.subtask_id
     others: list[str] = []
@@ -123,10 +124,10 @@ def _context(parent: Task, subtask: Subtask, derivation: Derivation, *, whole: b
             continue
         when = "another agent does it at the same time"
         if other.subtask_id in before[name]:
-            when = "done, you stand on its result"
+            when = "done, you start from its result"
         elif other.subtask_id in after[name]:
             when = "comes after yours"
-        others.append(f"- {other.subtask_id} ({when}): {_line(other.description)}")
+        others.append(f"- {other.subtask_id} ({when}): {one_line(other.description, _MAX_OTHER_CHARS)}")
     parts = [
         beginning(parent.context, _MAX_CONTEXT_CHARS),
         f"Your task is a part of this one:\n{beginning(parent.description, _MAX_WHOLE_CHARS)}",
@@ -139,7 +140,7 @@ def _context(parent: Task, subtask: Subtask, derivation: Derivation, *, whole: b
 
 
 def _reach(derivation: Derivation, *, up: bool) -> Mapping[str, set[str]]:
-    """For each subtask, all that it depends on (`up`), or all that depend on it."""
+    """For each subtask, all subtasks that it depends on (`up`), or all that depend on it."""
     reach: dict[str, set[str]] = {subtask.subtask_id: set() for subtask in derivation.subtasks}
     # Dependencies come first in a derivation.
     for subtask in derivation.subtasks:
@@ -147,23 +148,18 @@ def _reach(derivation: Derivation, *, up: bool) -> Mapping[str, set[str]]:
             reach[subtask.subtask_id] |= {name} | reach[name]
     if up:
         return reach
-    return {name: {other for other, behind in reach.items() if name in behind} for name in reach}
-
-
-def _line(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= _MAX_OTHER_CHARS else f"{line[: _MAX_OTHER_CHARS - 1]}…"
+    return {name: {other for other, dependencies in reach.items() if name in dependencies} for name in reach}
 
 
 def _paths(requested: tuple[str, ...], allowed: tuple[str, ...]) -> tuple[str, ...]:
-    """The paths a planner names, as far as the task allows them; the task's own where none are left."""
+    """The planner's paths that the task allows; the task's own where none are left."""
     if not allowed:
         return requested
     return tuple(path for path in requested if _within(path, allowed)) or allowed
 
 
 def _within(path: str, allowed: tuple[str, ...]) -> bool:
-    """Whether whatever a glob matches is allowed for certain."""
+    """Whether everything that a glob matches is certainly allowed."""
     if path in allowed:
         return True
     if not _WILDCARD.search(path):
@@ -173,33 +169,32 @@ def _within(path: str, allowed: tuple[str, ...]) -> bool:
 
 
 SUBTASK_ROLES = "subtask_roles"
-"""Under this name a task's metadata say which roles its subtasks may have, separated by commas."""
+"""The key in a task's metadata for the roles that its subtasks may have, separated by commas."""
 WHOLE = "integration"
-"""Under this name stands the evidence about the integration branch."""
+"""The candidate id of the evidence about the integration branch."""
 MAX_REASON_CHARS = 500
 
 
 @dataclass(kw_only=True)
 class SplitTask:
-    """One orchestration in parts under way.
+    """One orchestration in parts.
 
-    Every subtask is an execution of its own. It begins on the integration branch as it stands when everything that it
-    depends on is merged: that may be more than what it depends on, never less. What it wins with is merged onto the
-    branch as it stands by then; merges come one at a time. A subtask that fails takes along what depends on it, and
-    nothing else.
+    Every subtask is an execution of its own. It starts from the integration branch at the moment when all of its
+    dependencies are merged; the branch may have more than those. Its winner is merged onto the current branch, one
+    merge at a time. If a subtask fails, those that depend on it are skipped, and no others.
 
-    Nothing that an earlier driver left is done again.
+    Results of an earlier driver are reused.
     """
 
     work: ExecutionContext
-    _begun: set[str] = field(default_factory=set[str])
+    _started: set[str] = field(default_factory=set[str])
     _merging: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def __post_init__(self) -> None:
         self._outcomes = dict(self.work.known.subtask_outcomes)
 
     async def run(self) -> Ending:
-        """Carry it out. Only the whole is delivered; what is merged of less stays on the integration branch.
+        """Run it. Only the whole is delivered; a part of it stays on the integration branch.
 
         Raises InvalidRequest where the task cannot be split, FleetError, Fenced.
         """
@@ -242,14 +237,14 @@ class SplitTask:
         )
 
     async def _advance(self, derivation: Derivation, integration: Integration, group: asyncio.TaskGroup) -> None:
-        """Begin what can begin, give up what never can."""
+        """Start the subtasks that are ready, and skip those that can never start."""
         for subtask, causes in doomed(derivation.subtasks, self._outcomes):
             error = f"it depends on {', '.join(causes)}"
             outcome = SubtaskOutcome(subtask_id=subtask.subtask_id, status=SKIPPED, error=error)
             self._outcomes[subtask.subtask_id] = outcome
             await self.work.journal.append(SubtaskEnded(outcome=outcome))
-        for subtask in ready(derivation.subtasks, self._outcomes, self._begun):
-            self._begun.add(subtask.subtask_id)
+        for subtask in ready(derivation.subtasks, self._outcomes, self._started):
+            self._started.add(subtask.subtask_id)
             group.create_task(self._run_subtask(subtask, derivation, integration, group))
 
     async def _run_subtask(
@@ -273,7 +268,7 @@ class SplitTask:
         await self._advance(derivation, integration, group)
 
     async def _solved(self, subtask: Subtask, child: Task, base: PinnedRepository) -> ExecutionState:
-        """The end of a subtask's own execution. One that was begun before has the base that it was begun with."""
+        """The final state of a subtask's own execution. If it was started before, it keeps the base of that time."""
         if subtask.subtask_id not in self.work.known.subtask_executions:
             started = SubtaskStarted(
                 subtask_id=subtask.subtask_id, execution_id=child.execution_id, base_commit=base.commit
@@ -289,7 +284,7 @@ class SplitTask:
             if isinstance(merged, str):
                 await self._end(replace(outcome, error=merged[:MAX_REASON_CHARS]))
                 return
-            # Nothing may stand on a commit that the log does not know.
+            # No subtask may start from a commit that is not in the log.
             await self._end(replace(outcome, commit_sha=merged.commit, error=""), merged)
             integration.head = merged
 
@@ -298,7 +293,7 @@ class SplitTask:
         self._outcomes[outcome.subtask_id] = outcome
 
     def _failed(self, derivation: Derivation) -> str:
-        """What went wrong, by name; empty where every subtask is merged."""
+        """The failed and skipped subtasks, in words; empty where every subtask is merged."""
         failed = [self._outcomes[subtask.subtask_id] for subtask in derivation.subtasks]
         reasons = [
             f"{outcome.subtask_id} ({outcome.error or outcome.status})"
@@ -329,7 +324,7 @@ class SplitTask:
         return Ending(status=ExecutionStatus.COMPLETED, usage=usage)
 
     async def _checked(self, head: PinnedRepository) -> CheckReport:
-        """The whole checks, on what will be delivered, against where it all began."""
+        """The checks of the whole, on the integration branch, compared with the base commit."""
         if (whole_report := self.work.known.reports.get(WHOLE)) is not None:
             return whole_report
         checks = "; ".join(check.command for check in self.work.task.constraints.checks)

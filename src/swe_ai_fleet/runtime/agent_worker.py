@@ -1,4 +1,4 @@
-"""What one process needs to run agents and checks, and how it does."""
+"""Runs agents and checks in this process: `AgentWorker`, and everything it needs, opened by `open_worker`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from swe_ai_fleet.domain.assignment import (
     RecordedAssignment,
 )
 from swe_ai_fleet.domain.task import PinnedRepository
-from swe_ai_fleet.orchestrator.evidence import EvidenceGatherer, suites_of
+from swe_ai_fleet.orchestrator.evidence import EvidenceGatherer
 from swe_ai_fleet.orchestrator.evidence.test_runs import TEST_RUNS_BUCKET, KnownBaselines, TestRuns
 from swe_ai_fleet.orchestrator.recipes import RECIPES_BUCKET, Recipes
 from swe_ai_fleet.ports import ChatModel, Clone, EvidenceWorkspaces, Workshops, WorkspaceProvider
@@ -71,10 +71,10 @@ class AgentWorker:
     _removals: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
 
     async def run(self, assignment: Assignment[T]) -> T:
-        """One assignment, in a clone of its own. Raises FleetErrors of the work.
+        """Run one assignment in its own clone. Raises FleetErrors of the work.
 
-        The clone and its sandbox are removed after the result is returned, so that nobody waits for that; without a
-        result (a fault, a cancellation) they are gone when this returns.
+        The clone and its sandbox are removed in the background after the result is returned; without a result (a
+        fault, a cancellation) they are gone when this returns.
         """
         untyped: Any = assignment
         with bound_contextvars(**assignment.ids):
@@ -97,7 +97,7 @@ class AgentWorker:
             return result
 
     async def settled(self) -> None:
-        """Wait until the clones of all results are gone."""
+        """Wait until the clones of all returned results are removed."""
         while self._removals:
             await asyncio.wait(self._removals)
 
@@ -127,7 +127,7 @@ class AgentWorker:
 async def open_worker(settings: Settings, *, host: str, prepared: Prepare | None = None) -> AsyncGenerator[AgentWorker]:
     """Connect to the log and the model and set up workspaces, until the context ends.
 
-    `prepared` makes of the node's repositories those of a container, where somebody else has cloned already.
+    `prepared` turns the node's workspaces into those of a container whose repository is already cloned.
     """
     settings, telemetry = await with_isolation_level(settings), own_telemetry()
     async with (
@@ -137,10 +137,10 @@ async def open_worker(settings: Settings, *, host: str, prepared: Prepare | None
         open_run_deps(settings, live=live, memories=context) as deps,
     ):
         test_runs = TestRuns(log.made_bucket(TEST_RUNS_BUCKET))
-        deps = replace(deps, baselines=KnownBaselines(test_runs, suites_of))
+        deps = replace(deps, baselines=KnownBaselines(test_runs))
         provider = workspace_provider(settings, log, Recipes(log.made_bucket(RECIPES_BUCKET)))
         await provider.warm()
-        # Their schemas are made once a process, better now than while the first task waits.
+        # This builds the operations' schemas, once per process: now rather than during the first task.
         operations()
         workspaces = prepared(provider) if prepared is not None else provider
         recorder = RunRecorder(
@@ -174,7 +174,7 @@ async def open_worker(settings: Settings, *, host: str, prepared: Prepare | None
             runs=test_runs,
             rubric=RubricJudge(deps=deps),
         )
-        # Hosts that were killed on this node may have left theirs; the orchestrator may be on another one.
+        # Killed hosts may have left workspaces on this node, and the orchestrator may be on another one.
         async with housekeeping(provider, settings):
             worker = AgentWorker(
                 workspaces=workspaces,

@@ -1,4 +1,4 @@
-"""The key that signs where audit chains stand, and the public keys by which others verify it (Ed25519, RFC 8032)."""
+"""The key that signs the heads of audit chains, and the public keys that verify them (Ed25519, RFC 8032)."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _VARIABLES = ("FLEET_AUDIT_SIGNING_KEY", "FLEET_AUDIT_SIGNING_KEY_FILE")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublicKeys:
-    """The keys whose signatures count, 32 bytes each, by their ids."""
+    """The trusted public keys, 32 bytes each, by their ids."""
 
     keys: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
 
     def fault(self, head: SignedHead, execution_id: str) -> str:
-        """Why a head of this execution was not signed by one of them; empty where it was."""
+        """Why the signature of an execution's head is not valid; empty where it is."""
         raw = self.keys.get(head.key_id)
         if raw is None:
             return f"it was signed by the key {head.key_id[:64] or '(none)'}, which is not trusted here"
@@ -44,15 +44,15 @@ class PublicKeys:
 
     @classmethod
     def of(cls, raws: Iterable[bytes]) -> PublicKeys:
-        """Those of 32 bytes each; what has another length is none."""
+        """The keys among `raws`; bytes of another length than 32 are ignored."""
         return cls(keys={key_id(raw): raw for raw in raws if len(raw) == _KEY_BYTES})
 
     def with_key(self, raw: bytes) -> PublicKeys:
-        """These and one more, of 32 bytes."""
+        """These keys and another one, of 32 bytes."""
         return PublicKeys(keys={**self.keys, key_id(raw): raw})
 
     def pem(self) -> str:
-        """All of them, one PEM block after the other."""
+        """All keys as consecutive PEM blocks."""
         return "".join(_pem(raw) for raw in self.keys.values())
 
 
@@ -75,19 +75,19 @@ class SigningKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditKeys:
-    """What an orchestrator signs with, and the keys that it vouches for: its own and earlier ones."""
+    """An orchestrator's signing key, and the public keys it publishes: its own and earlier ones."""
 
     signing: SigningKey
     public: PublicKeys
 
 
 def key_id(public: bytes) -> str:
-    """By what a public key is told: the first eight bytes of its SHA-256, hexadecimal."""
+    """The id of a public key: the first eight bytes of its SHA-256, hexadecimal."""
     return hashlib.sha256(public).hexdigest()[:16]
 
 
 def new_key_pem() -> str:
-    """A new private key."""
+    """A new private key as PEM."""
     return (
         Ed25519PrivateKey.generate()
         .private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
@@ -96,7 +96,7 @@ def new_key_pem() -> str:
 
 
 def signing_key(text: str) -> SigningKey:
-    """A private key from PEM, or from its 32 bytes in base64. Raises InvalidRequest, which does not repeat it."""
+    """A private key from PEM, or from its 32 bytes in base64. Raises InvalidRequest, which does not quote the text."""
     try:
         if "-----BEGIN" in text:
             key = serialization.load_pem_private_key(text.encode(), password=None)
@@ -132,9 +132,9 @@ def public_keys(path: Path, *, setting: str = "audit_public_keys") -> PublicKeys
 
 
 def open_audit_keys(settings: Settings) -> AuditKeys:
-    """The key that settings give, or the home's own, made at the first start; blocks for a moment.
+    """The signing key of the settings, or the home's own, made at the first start; blocks for a moment.
 
-    Its public key is added to the home's file of public keys, where those of earlier ones stay. Raises InvalidRequest
+    Its public key is added to the home's file of public keys, which keeps those of earlier keys. Raises InvalidRequest
     and PreconditionFailed naming the setting.
     """
     directory = settings.home / "audit"
@@ -161,8 +161,8 @@ def open_audit_keys(settings: Settings) -> AuditKeys:
     return AuditKeys(signing=signing, public=public)
 
 
-def withheld(settings: Settings) -> Settings:
-    """Settings without the private key, which leaves this process's environment too: what it starts never gets it."""
+def keyless(settings: Settings) -> Settings:
+    """Settings without the private key, also removed from the environment, so that no child process gets it."""
     for name in _VARIABLES:
         os.environ.pop(name, None)
     return settings.model_copy(update={"audit_signing_key": ""})

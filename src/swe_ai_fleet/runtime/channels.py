@@ -1,6 +1,6 @@
-"""Channels to the fleet's own services: protected by TLS where settings or the address say so, else plain.
+"""Channels to the fleet's services, and where they are: their addresses, TLS and tokens, from settings and cards.
 
-The place of a fleet is its address and the token it asks for.
+A card is the file in which a running process publishes its address and token in its home.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from swe_ai_fleet.settings import Settings
 
 PROTECTED, PLAIN = "grpcs://", "grpc://"
-"""What may stand before `host:port` to say how a service is called, whatever the settings are."""
+"""Schemes before `host:port` that choose TLS or plain text, whatever the settings are."""
 
 
 def named_field(error: grpc.aio.AioRpcError) -> str | None:
     """The field of the request that a fault names, empty where it names none; None where no service answered."""
-    # Only here: what it imports costs as much as a call.
+    # Imported here, since the import takes as long as a call.
     from swe_ai_fleet.contract import error_details
 
     details = error_details(error.trailing_metadata())
@@ -38,12 +38,12 @@ def named_field(error: grpc.aio.AioRpcError) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelTls:
-    """How a protected channel checks its server and says who it is itself.
+    """How a TLS channel verifies its server and authenticates itself.
 
     Attributes:
-        ca: PEM file of the authority behind the server's certificate; None: the public ones that gRPC knows.
-        cert: PEM certificate shown to the server; None: none is.
-        name: What the server's certificate is for, where that is not the host of the address; empty: that host.
+        ca: PEM file of the authority behind the server's certificate; None: gRPC's public authorities.
+        cert: PEM certificate shown to the server; None: no client certificate.
+        name: The expected name in the server's certificate; empty: the host of the address.
     """
 
     ca: Path | None = None
@@ -53,16 +53,16 @@ class ChannelTls:
 
 
 def channel_tls(settings: Settings | ClientSettings, address: str) -> ChannelTls | None:
-    """How the service at an address is called; None: without TLS.
+    """The TLS of calls to the service at an address; None: without TLS.
 
-    TLS is spoken where the address begins with `grpcs://`, or settings name an authority or a certificate of this
-    process and it does not begin with `grpc://`. An address elsewhere that is called without TLS, and does not say
-    so, is told in the log: tokens go there. Raises PreconditionFailed for a certificate of our own that cannot be read.
+    TLS is used if the address begins with `grpcs://`, or if settings name an authority or a certificate of this
+    process and it does not begin with `grpc://`. A remote address without TLS and without `grpc://` is logged as a
+    warning, since tokens go there. Raises PreconditionFailed for a certificate of our own that cannot be read.
     """
     if not _protected(settings, address):
-        if in_the_clear(settings, address) and not address.startswith(PLAIN):
+        if sends_token_unprotected(settings, address) and not address.startswith(PLAIN):
             hint = "set FLEET_TLS_CA or use grpcs://; use grpc:// only on a network that is protected otherwise"
-            # Commands that only call a fleet have no log, and load none.
+            # Commands that only call a fleet have no log, and do not load structlog.
             if structlog := sys.modules.get("structlog"):
                 structlog.get_logger(__name__).warning("channel.token_in_the_clear", server=address, hint=hint)
         return None
@@ -74,18 +74,18 @@ def channel_tls(settings: Settings | ClientSettings, address: str) -> ChannelTls
     )
 
 
-def in_the_clear(settings: Settings | ClientSettings, address: str) -> bool:
-    """Whether a token for the service at an address can be read on its way there."""
-    return not _protected(settings, address) and not is_here(_host(address))
+def sends_token_unprotected(settings: Settings | ClientSettings, address: str) -> bool:
+    """Whether a token for the service at an address crosses a network without TLS."""
+    return not _protected(settings, address) and not is_local(_host(address))
 
 
 def own_address(settings: Settings | ClientSettings, address: str) -> str:
-    """How this process's parts name a server that it has itself: with what says that it speaks TLS, where it does."""
+    """The address of this process's own server, with `grpcs://` where it uses TLS."""
     return f"{PROTECTED}{address}" if settings.tls_cert is not None else address
 
 
 def card_entry(tls: ChannelTls | None) -> dict[str, str] | None:
-    """How a protected channel is opened, as a card keeps it; None without TLS."""
+    """The TLS of a channel as stored in a card; None without TLS."""
     if tls is None:
         return None
     files = {"ca": tls.ca, "cert": tls.cert, "key": tls.key}
@@ -93,7 +93,7 @@ def card_entry(tls: ChannelTls | None) -> dict[str, str] | None:
 
 
 def read_channel_tls(entry: object) -> ChannelTls | None:
-    """What `card_entry` gave; None without TLS."""
+    """The TLS that `card_entry` stored; None without TLS."""
     if not is_object(entry):
         return None
     files = {name: Path(path) for name in ("ca", "cert", "key") if (path := string(entry.get(name)))}
@@ -101,7 +101,7 @@ def read_channel_tls(entry: object) -> ChannelTls | None:
 
 
 def target(address: str) -> str:
-    """The `host:port` of an address, without what says how it is called."""
+    """The `host:port` of an address, without its scheme."""
     return address.removeprefix(PROTECTED).removeprefix(PLAIN)
 
 
@@ -119,7 +119,7 @@ def open_channel(address: str, tls: ChannelTls | None, *, options: Sequence[tupl
 
 
 def channel_credentials(tls: ChannelTls) -> grpc.ChannelCredentials:
-    """What gRPC needs of it. Raises PreconditionFailed for files that cannot be read, naming the setting."""
+    """The credentials for gRPC. Raises PreconditionFailed for files that cannot be read, naming the setting."""
     import grpc
 
     if (tls.cert is None) != (tls.key is None):
@@ -133,12 +133,12 @@ def channel_credentials(tls: ChannelTls) -> grpc.ChannelCredentials:
 
 
 def certificate_name(certificate: Path | None, address: str) -> str:
-    """The name to expect of a server of our own that is called by an address of this machine, such as 0.0.0.0.
+    """The name to expect in our own server's certificate when it is called by a local address such as 0.0.0.0.
 
-    Empty where the certificate is for that very address, where it is somebody else's, or names nobody.
+    Empty where the certificate includes that address, where the server is remote, or where it has no names.
     """
     host = _host(address)
-    if certificate is None or not is_here(host):
+    if certificate is None or not is_local(host):
         return ""
     from swe_ai_fleet.runtime.installation.authority import host_names
 
@@ -153,7 +153,7 @@ def certificate_name(certificate: Path | None, address: str) -> str:
 
 
 def tls_fault(details: str) -> tuple[str, str] | None:
-    """What the details of a failed call say about TLS: what is wrong, and a hint; None where they say nothing."""
+    """The TLS problem in the details of a failed call, and a hint; None where they show none."""
     return next(((message, hint) for sign, message, hint in _SIGNS if sign in details), None)
 
 
@@ -174,7 +174,7 @@ _SIGNS = (
         "use a name that is in its certificate",
     ),
     (
-        # All that gRPC tells of a server that hangs up during the handshake, or at the first word without one.
+        # gRPC's only message for a server that hangs up during the handshake, or at the first bytes without one.
         "Socket closed",
         "the server closed the connection at once",
         "it may require TLS (set FLEET_TLS_CA) or for a certificate (FLEET_TLS_CLIENT_CERT)",
@@ -182,16 +182,16 @@ _SIGNS = (
 )
 
 
-def is_here(host: str) -> bool:
-    """Whether a host is an address or the name of the machine itself."""
+def is_local(host: str) -> bool:
+    """Whether a host is this machine: localhost, a loopback address or the unspecified one."""
     if (address := address_of(host)) is None:
         return host == "localhost"
     return address.is_loopback or address.is_unspecified
 
 
 def _protected(settings: Settings | ClientSettings, address: str) -> bool:
-    named = settings.tls_ca is not None or settings.tls_client_cert is not None
-    return address.startswith(PROTECTED) or (named and not address.startswith(PLAIN))
+    configured = settings.tls_ca is not None or settings.tls_client_cert is not None
+    return address.startswith(PROTECTED) or (configured and not address.startswith(PLAIN))
 
 
 def _host(address: str) -> str:
@@ -210,10 +210,10 @@ def read_file(path: Path, field: str) -> bytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetAddress:
-    """Where a fleet answers and the token it asks for; `pid` is 0 where only an address was given.
+    """The address and token of a fleet; `pid` is 0 where only an address was given.
 
-    `context` is the address of its context service, which takes the same token; empty: it has none of its own. `http`
-    is the base URL of its gateway; empty: it has none, or only an address was given. `tls` says how it is called; None:
+    `context` is the address of its context service, which accepts the same token; empty: it has none. `http` is the
+    base URL of its gateway; empty: it has none, or only an address was given. `tls` is the TLS of calls to it; None:
     without TLS.
     """
 
@@ -225,23 +225,23 @@ class FleetAddress:
     tls: ChannelTls | None = None
 
 
-def running_place(home: Path) -> FleetAddress | None:
-    """The fleet that runs on a home, by the card it keeps there; None without one, or when its process is gone."""
-    return _place_of(home / "fleet.json")
+def running_fleet(home: Path) -> FleetAddress | None:
+    """The fleet running on a home, according to its card there; None without a card, or when its process is gone."""
+    return _address_in(home / "fleet.json")
 
 
 def find_context(settings: Settings | ClientSettings, *, server: str = "", token: str = "") -> FleetAddress | None:
-    """The context service named by an address or the settings, else that of the fleet that runs on the home.
+    """The context service at an address or in the settings, else that of the fleet running on the home.
 
-    Else the one that runs there by itself. A home's token is sent to the address it was made for and to no other.
+    Else the one running there alone. A home's token is only sent to the address it was made for.
     """
-    fleet, token = running_place(settings.home), token.strip()
+    fleet, token = running_fleet(settings.home), token.strip()
     services = (
         []
         if fleet is None or not fleet.context
         else [FleetAddress(address=fleet.context, token=fleet.token, pid=fleet.pid, tls=fleet.tls)]
     )
-    if (alone := _place_of(settings.home / "context.json")) is not None:
+    if (alone := _address_in(settings.home / "context.json")) is not None:
         services.append(alone)
     address = server or settings.context_url
     if not address:
@@ -257,14 +257,14 @@ def find_context(settings: Settings | ClientSettings, *, server: str = "", token
 
 
 def read_card(path: Path) -> Mapping[str, object]:
-    """What a process keeps in its card; empty where there is none."""
+    """The content of a process's card; empty without one."""
     try:
         return json_object(path.read_bytes())
     except OSError:
         return {}
 
 
-def _place_of(path: Path) -> FleetAddress | None:
+def _address_in(path: Path) -> FleetAddress | None:
     card = read_card(path)
     address, token, pid = card.get("address"), card.get("token"), card.get("pid")
     if not isinstance(address, str) or not isinstance(token, str) or not isinstance(pid, int) or not _alive(pid):
@@ -279,13 +279,13 @@ def _place_of(path: Path) -> FleetAddress | None:
     )
 
 
-def find_place(settings: Settings | ClientSettings, *, server: str, token: str) -> FleetAddress | None:
-    """The fleet named by an address, else the one that runs on the home.
+def find_fleet(settings: Settings | ClientSettings, *, server: str, token: str) -> FleetAddress | None:
+    """The fleet at an address, else the one running on the home.
 
-    The home's token is sent to the address it was made for and to no other.
+    The home's token is only sent to the address it was made for.
     """
-    # A secret that was made of a file has the file's newline, which no header may.
-    running, token = running_place(settings.home), token.strip()
+    # A token that was read from a file may end with a newline, which is invalid in a header.
+    running, token = running_fleet(settings.home), token.strip()
     if not server:
         return running
     if running is not None and running.address == server:

@@ -1,4 +1,4 @@
-"""The tools that a registry has by itself: built-in ones, and those of planning, called outside of a run."""
+"""The default tools of a registry: the built-in ones, and those of planning, called outside of a run."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ Open = Callable[[], AbstractAsyncContextManager[SubAgentTools]]
 
 
 def library_registry(settings: Settings | None) -> ToolRegistry:
-    """Where a library looks up tools: the default registry, or what is registered there over these settings."""
+    """The registry of a library: the default one, with the default tools made from these settings if there are any."""
     return ToolRegistry.default() if settings is None else ToolRegistry.default().over(default_tools(settings))
 
 
 def default_tools(settings: Settings | None = None) -> tuple[BaseTool, ...]:
-    """Every tool that a registry has by itself, over the working directory; what lacks something says so when called.
+    """Every default tool, over the working directory; one whose settings are missing fails when it is called.
 
-    Searches ask the servers that settings name (an encyclopedia: Wikipedia, where they name none), sub-agents the model
-    that settings name. `search_memory` looks into the directory, where that is a clone, and into what `MemoryManager`
-    keeps under the same home.
+    Searches use the servers in the settings (for the encyclopedia, Wikipedia by default), sub-agents the model in the
+    settings. `search_memory` searches the directory, if it is a clone, and the memories that `MemoryManager` stores
+    under the same home.
     """
     chosen = settings or Settings()
     root = Path.cwd()
@@ -58,8 +58,8 @@ def planning_tools(
     """`search_memory`, `research` and the `call_` tools, called by themselves rather than in a run.
 
     Args:
-        settings: The model, the limits of a sub-agent, the home whose memories are searched.
-        pipeline: The way calls of sub-agents go; without one, each call's own.
+        settings: For the model, the limits of a sub-agent, and the home whose memories are searched.
+        pipeline: The pipeline of sub-agents' calls; None: a new one for each call.
     """
     opened = partial(_opened, settings, workspace, pipeline, builtin)
     return tuple(_SubAgentTool(definition, opened) for definition in SubAgentTools.definitions.values())
@@ -83,12 +83,12 @@ class _SubAgentTool(BaseTool):
         return self._definition.validate(arguments)
 
     def verify(self) -> None:
-        """Nothing more to check: the declaration is the operation's."""
+        """The declaration is the operation's own, so there is nothing to check."""
 
     async def execute(self, **arguments: object) -> dict[str, object]:
-        """What the operation gives a program. Raises ToolFailure where it fails."""
+        """The operation's result as a mapping. Raises ToolFailure where it fails."""
         async with self._opened() as kit:
-            # Nobody searched memory before: what the caller names is what is missing.
+            # Without an earlier memory search, the gaps are those that the caller names.
             kit.know(MemoryResults(gaps=tuple(strings(arguments.get("gaps")))))
             result = await self._definition.run(kit, arguments)
         if not result.success:
@@ -100,14 +100,14 @@ class _SubAgentTool(BaseTool):
 async def _opened(
     settings: Settings, workspace: Workspace, pipeline: Pipeline | None, builtin: BuiltinSettings
 ) -> AsyncGenerator[SubAgentTools]:
-    # They bring the client of models along, which a calculator need not wait for.
+    # These import the model client, which a calculator should not wait for.
     from swe_ai_fleet.runtime.factories import open_model
     from swe_ai_fleet.runtime.knowledge import LIBRARY, installed
     from swe_ai_fleet.runtime.tool_services import secret_mask
 
     mask, seconds = secret_mask(settings), settings.sub_agent_seconds
-    way = pipeline or Pipeline(mask=mask)
-    kits = (BuiltinTools(workspace, way, settings=builtin), FileTool(workspace, way), GitTool(workspace, way))
+    shared = pipeline or Pipeline(mask=mask)
+    kits = (BuiltinTools(workspace, shared, settings=builtin), FileTool(workspace, shared), GitTool(workspace, shared))
     memory = RepositoryMemory(workspace) if (workspace.root / ".git").exists() else None
     async with AsyncExitStack() as stack:
         if (settings.home / LIBRARY).exists() and (knowledge := installed()) is not None:
@@ -115,9 +115,9 @@ async def _opened(
             memory = FleetMemory(memories, MemoryScope(), memory, mask=mask)
         yield SubAgentTools(
             workspace,
-            way,
+            shared,
             model=await stack.enter_async_context(open_model(settings)),
-            # A sub-agent gets half of what its parent has.
+            # A sub-agent gets half of its parent's budget.
             budget=Budget(replace(FUNCTION_CALLING, timeout_seconds=2 * seconds)),
             toolkits={kit.name: kit for kit in kits},
             without=() if builtin.search_url else ("web_search",),
@@ -127,7 +127,7 @@ async def _opened(
 
 
 class NothingRemembered:
-    """A `MemorySearch` where no memory is kept: everything asked is a gap."""
+    """A `MemorySearch` without memories: every entity and query is a gap."""
 
     async def search(self, entities: Sequence[str], queries: Sequence[str]) -> MemoryResults:
         gaps = tuple(dict.fromkeys((*entities, *queries)))

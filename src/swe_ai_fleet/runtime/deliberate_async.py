@@ -1,4 +1,4 @@
-"""`DeliberateAsync`: a task handed to a running fleet as a library call that does not wait for the end."""
+"""`DeliberateAsync`: submits a task to a running fleet from a library, without waiting for its end."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from swe_ai_fleet.domain.errors import (
     Unavailable,
 )
 from swe_ai_fleet.domain.task import Role
-from swe_ai_fleet.runtime.channels import FleetAddress, find_place, named_field, open_channel, tls_fault
+from swe_ai_fleet.runtime.channels import FleetAddress, find_fleet, named_field, open_channel, tls_fault
 from swe_ai_fleet.runtime.library_requests import read_constraints, repository_reference
 from swe_ai_fleet.settings import Settings
 
@@ -40,12 +40,12 @@ _FAULTS: Mapping[grpc.StatusCode, type[FleetError]] = {
     grpc.StatusCode.CANCELLED: Unavailable,
     grpc.StatusCode.DEADLINE_EXCEEDED: Unavailable,
 }
-# What a fleet decides for all of its tasks.
+# The one limit that a fleet sets for all of its tasks.
 _RESERVED = "command_timeout_seconds"
 
 
 class Accepted(TypedDict):
-    """A task that a fleet has taken: `status` is `PENDING`, or how far it is where it had been handed in before."""
+    """An accepted task: `status` is `PENDING`, or the current one of a task that was submitted before."""
 
     task_id: str
     execution_id: str
@@ -60,13 +60,13 @@ class DeliberateAsync:
 
     Args:
         server: `host:port` of the fleet; empty: FLEET_SERVER, else the fleet that runs on the home of the settings.
-        token: What it asks for; empty: FLEET_TOKEN, else that of the home's fleet, which no other address is sent.
-        repo: The repository to work on, a directory or a URL; a task's `constraints["repo_url"]` goes before it.
-            Without either it is the fleet's default one, where it has one.
+        token: The fleet's token; empty: FLEET_TOKEN, else that of the home's fleet, which is sent to no other address.
+        repo: The repository to work on, a directory or a URL; a task's `constraints["repo_url"]` takes precedence.
+            Without either it is the fleet's default repository, if it has one.
         role: DEV, QA, ARCHITECT, DEVOPS or DATA.
         rounds: Rounds of peer review; 0: the fleet's default.
         model_profile: Model profiles of the fleet, separated by commas; the agents take them in turn.
-        settings: Where else to look for a fleet; from the environment when not given.
+        settings: For the home and the TLS of a fleet; from the environment when not given.
     """
 
     def __init__(
@@ -96,22 +96,22 @@ class DeliberateAsync:
         constraints: Mapping[str, object] | None = None,
         num_agents: int = 3,
     ) -> Accepted:
-        """Hand a task in; its acceptance is durable when this returns. The same task again changes nothing.
+        """Submit a task; its acceptance is durable when this returns. Submitting the same task again changes nothing.
 
         Args:
-            task_id: Names the task, its results and its agents' audit; makes the call repeatable.
-            task: What is to be done.
-            context: What else the agents should know.
+            task_id: Identifies the task, its results and its agents' audit; makes the call idempotent.
+            task: The instruction.
+            context: Further information for the agents.
             constraints: As for `ToolEnabledAgent.execute_task`: limits, tools, paths, checks; repo_url and ref.
             num_agents: How many agents solve it.
 
         Raises:
             InvalidRequest, AlreadyExists (other content under the same id), PreconditionFailed, ResourceExhausted:
-                As the fleet says; `field` names what to change.
+                The fleet's refusal; `field` names what to change.
             Unavailable: No fleet answers.
         """
         request = self._request(task_id, task, context, dict(constraints or {}), num_agents)
-        place = find_place(self._settings, server=self._server, token=self._token)
+        place = find_fleet(self._settings, server=self._server, token=self._token)
         if place is None:
             raise Unavailable(f"no fleet is running in {self._settings.home}", field="server", hint=_START_HINT)
         answer = await _submitted(place, request)
@@ -141,7 +141,7 @@ class DeliberateAsync:
 
 
 def constraints_message(constraints: Mapping[str, object]) -> pb.TaskConstraints:
-    """Constraints as library callers write them, for the wire; what is not given is left to the fleet.
+    """A library caller's constraints as a message; fields that are not given are left to the fleet.
 
     Raises InvalidRequest naming what is malformed.
     """
@@ -186,8 +186,8 @@ def _fault(error: grpc.aio.AioRpcError, address: str) -> FleetError:
     field = named_field(error)
     code = error.code()
     if code is grpc.StatusCode.UNAVAILABLE and field is None:
-        unlike = tls_fault(error.details() or "")
-        why, hint = (f": {unlike[0]}", unlike[1]) if unlike else ("", _START_HINT)
+        tls_problem = tls_fault(error.details() or "")
+        why, hint = (f": {tls_problem[0]}", tls_problem[1]) if tls_problem else ("", _START_HINT)
         return Unavailable(f"no fleet answers at {address}{why}", field="server", hint=hint)
     kind = _FAULTS.get(code, PreconditionFailed)
     message = error.details() or code.name.lower().replace("_", " ")

@@ -1,7 +1,7 @@
-"""Erases what the fleet keeps of executions, callers, tenants and in memories; enforces for how long tenants keep it.
+"""Erases the stored data of executions, callers, tenants and memories, and enforces tenants' retention.
 
-Each execution gets a tombstone first, the one event that stays: from then on everybody answers that it is erased, and
-what an interrupted erasure left goes with the next one of the tenant.
+Each execution gets a tombstone first, the one event that stays: from then on every service answers that it is erased.
+Data that an interrupted erasure left is erased with the tenant's next one.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from swe_ai_fleet.snapshots import CONTEXT_SNAPSHOTS, EXECUTION_SNAPSHOTS
 
 _SETTLING_SECONDS = 60.0
 _AT_ONCE = 500
-"""Executions that are buried before anything of them goes: the next erasure finds those of one that broke off."""
+"""Executions per step: all get tombstones before data is erased, so an interrupted step can be resumed."""
 _LOOK_SECONDS = 3_600.0
 _log = structlog.get_logger(__name__)
 
@@ -57,10 +57,10 @@ Kind = Literal["execution_id", "caller", "tenant", "memories", "retention"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Erasure:
-    """What is to be erased of a tenant; `by` whom and for which `reason` tombstones say.
+    """A request to erase data of a tenant; tombstones record `by` whom and for which `reason`.
 
-    `name` is the execution's id, the caller's or the tenant's name; `cancel`: what runs is cancelled, else refused.
-    Retention takes what ended `before` (ISO 8601, UTC), and executions whose events are `gone` already.
+    `name` is the execution's id, the caller's or the tenant's name; `cancel`: running executions are cancelled, else
+    refused. Retention erases executions that ended `before` (ISO 8601, UTC), and those whose events are `gone` already.
     """
 
     tenant: str
@@ -78,18 +78,18 @@ class Erasure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Erased:
-    """What was erased, or would be: executions, pieces and bytes by store. The log of `record_id` has a tombstone."""
+    """What was (or would be) erased: executions, messages and bytes by store. `record_id` has the tombstone."""
 
     record_id: str
     execution_ids: tuple[str, ...]
     stores: Mapping[str, tuple[int, int]]
 
 
-class Forgets(Protocol):
-    """Something that keeps files on nodes."""
+class NodeCaches(Protocol):
+    """Files on nodes, such as clones and uploads."""
 
     async def forget(self, tenant: str, executions: Sequence[str], uploads: Sequence[str], *, whole: bool) -> None:
-        """Remove what is kept of ended executions and uploads; `whole`: of the tenant. Raises Unavailable."""
+        """Remove the files of ended executions and uploads; `whole`: of the tenant. Raises Unavailable."""
         ...
 
 
@@ -99,11 +99,11 @@ class Erasures:
 
     executions: Executions
     log: JetStream
-    nodes: Sequence[Forgets]
+    nodes: Sequence[NodeCaches]
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def erase(self, erasure: Erasure) -> Erased:
-        """Erase, and return once all is gone. Doing it again changes nothing, and finishes what was interrupted.
+        """Erase, and return once all data is gone. Idempotent; a repetition finishes an interrupted erasure.
 
         Raises InvalidRequest, NotFound (with `field`), PreconditionFailed (something runs: `field="cancel"`),
         Unavailable.
@@ -124,12 +124,12 @@ class Erasures:
             step = len(targets) if erasure.kind == "tenant" else _AT_ONCE
             for start in range(0, max(len(targets), 1), max(step, 1)):
                 some = targets[start : start + step]
-                # A session has the words of all its executions, and goes with the first of them.
+                # A session has the text of all its executions, and is erased with the first of them.
                 sessions = frozenset(state.task.task_id for state in some if state.task.kind in IN_PROCESS)
                 if erasure.dry_run:
                     await erase(replace(self._scope(erasure, some), tasks=sessions))
                     continue
-                # Before the tombstone, which names no task: who erases again would not find it.
+                # Before the tombstone, which names no task: a repeated erasure could not find the session.
                 if sessions:
                     await erase(ErasureScope(tenant=erasure.tenant, tasks=sessions))
                 for state in some:
@@ -139,7 +139,7 @@ class Erasures:
                 if erasure.kind != "memories":
                     await self._forget(scope)
             if not erasure.dry_run and erasure.kind != "memories":
-                # Who writes one meanwhile finds its head gone. Projections that have forgotten save another one.
+                # A process that is writing one finds its head gone. Projections save new ones without the erased data.
                 await erasing.clear(EXECUTION_SNAPSHOTS, CONTEXT_SNAPSHOTS)
             record_id = "" if erasure.dry_run else await self._record(erasure)
         _log.info("erasure.done", kind=erasure.kind, tenant=erasure.tenant, executions=len(ids), record_id=record_id)
@@ -148,7 +148,7 @@ class Erasures:
         )
 
     async def _targets(self, erasure: Erasure) -> list[ExecutionState]:
-        """The executions that go, and their parts."""
+        """The executions to erase, with their sub-executions."""
         states = list(self.executions.projection.select(erasure.tenant))
         targets: list[ExecutionState] = []
         match erasure.kind:
@@ -176,7 +176,7 @@ class Erasures:
         return targets
 
     async def _settle(self, erasure: Erasure, running: Collection[str]) -> None:
-        """Cancel executions, and wait until subscribers were told: nothing is written after that."""
+        """Cancel executions, and wait until their results are published: nothing is written after that."""
         if running and not erasure.cancel:
             raise PreconditionFailed(
                 f"{counted(len(running), 'execution')} still running: {', '.join(sorted(running)[:5])}",
@@ -198,18 +198,18 @@ class Erasures:
         if erasure.kind == "memories":
             return ErasureScope(tenant=erasure.tenant, memories=erasure.memory_ids, namespaces=erasure.namespaces)
         projection, ids = self.executions.projection, frozenset(state.execution_id for state in targets)
-        outcome = {_upload(state) for state in projection.select(erasure.tenant) if state.execution_id not in ids}
+        still_used = {_upload(state) for state in projection.select(erasure.tenant) if state.execution_id not in ids}
         return ErasureScope(
             tenant=erasure.tenant,
-            # With what an erasure that broke off left.
+            # Together with the rest of an interrupted erasure.
             executions=ids | erasure.gone | frozenset(projection.erased(erasure.tenant)[-_AT_ONCE:]),
-            uploads=frozenset(map(_upload, targets)) - outcome - {""},
+            uploads=frozenset(map(_upload, targets)) - still_used - {""},
             caller=erasure.name if erasure.kind == "caller" else "",
             everything=erasure.kind == "tenant",
         )
 
     async def _bury(self, erasure: Erasure, state: ExecutionState) -> None:
-        """Write the tombstone of an execution behind all that it said, with the hashes of its audit."""
+        """Append an execution's tombstone to its events, with the hashes of its audit."""
         chains, generation = AuditChains(), state.generation
         try:
             async with aclosing(self.log.read(erasure.tenant, state.execution_id)) as events:
@@ -219,17 +219,17 @@ class Erasures:
                         generation = max(generation, stored.event.body.generation)
         except (PreconditionFailed, NotFound) as fault:
             chains.unreadable(EXECUTION_SUBJECT, fault.message[:200])
-        await self._tell(erasure, state.execution_id, chains=chains, generation=generation + 1)
+        await self._tombstone(erasure, state.execution_id, chains=chains, generation=generation + 1)
 
     async def _record(self, erasure: Erasure) -> str:
-        """Where the tombstone is; one of its own where no single execution has it."""
+        """The id of the log with the tombstone; a new one where it belongs to no single execution."""
         if erasure.kind in ("execution_id", "retention"):
             return erasure.name
         record_id = str(uuid.uuid4())
-        await self._tell(erasure, record_id, chains=AuditChains(), generation=1)
+        await self._tombstone(erasure, record_id, chains=AuditChains(), generation=1)
         return record_id
 
-    async def _tell(self, erasure: Erasure, execution_id: str, *, chains: AuditChains, generation: int) -> None:
+    async def _tombstone(self, erasure: Erasure, execution_id: str, *, chains: AuditChains, generation: int) -> None:
         body = ExecutionErased(
             scope=erasure.kind.removesuffix("_id"),
             by=erasure.by,
@@ -239,11 +239,11 @@ class Erasures:
         writer = Writer(tenant=erasure.tenant, execution_id=execution_id, task_id="", generation=generation)
         async with self.log.journal(writer) as journal:
             event = await journal.append(body)
-        # This process forgets at once, not only when it hears of it.
+        # This process's projection forgets now, not only when the event arrives.
         self.executions.projection.erase(StoredEvent(sequence=0, event=event))
 
     async def _forget(self, scope: ErasureScope) -> None:
-        """Have context services forget what they have in memory, and nodes what they have in files."""
+        """Have context services erase their memory, and nodes their files."""
         for execution_id in ("",) if scope.everything else sorted(scope.executions):
             body = KnowledgeErased(execution_id=execution_id)
             change = Change(tenant=scope.tenant, story_id=NO_STORY, version=0, at=now(), body=body)
@@ -252,7 +252,7 @@ class Erasures:
             await node.forget(scope.tenant, sorted(scope.executions), sorted(scope.uploads), whole=scope.everything)
 
     async def keep(self, leads: Callable[[], bool]) -> None:
-        """Enforce retention without an end, on the replica that leads. A fault is logged, until the next round."""
+        """Enforce retention until cancelled, on the leading replica. Faults are logged; the next round retries."""
         while True:
             for tenant in sorted(self.executions.projection.tenants()) if leads() else ():
                 try:
@@ -266,7 +266,7 @@ class Erasures:
         if not (days := self.executions.rules(tenant).retention_days):
             return
         before = ((at or datetime.now(UTC)) - timedelta(days=days)).isoformat()
-        # Outcomes outlast the events that they were made of.
+        # Outcomes are kept longer than the events they were made of.
         entries = await (await self.log.bucket(OUTCOMES_BUCKET)).entries(f"{tenant}.")
         old = (
             outcome
@@ -284,7 +284,7 @@ class Erasures:
 
 
 def _bucket_owners() -> Mapping[str, str]:
-    """Which buckets are not like those whose keys begin with a tenant."""
+    """The kinds of the buckets that are special to `Erasing`; those of others begin their keys with a tenant."""
     core = {
         **dict.fromkeys((LEASES_BUCKET, fleet_view.BUCKET, HOSTS_BUCKET), "fleet"),
         **dict.fromkeys((EXECUTION_SNAPSHOTS, CONTEXT_SNAPSHOTS), "fleet"),
@@ -305,6 +305,6 @@ def _task_buckets() -> Mapping[str, int]:
 
 
 def _upload(state: ExecutionState) -> str:
-    """The digest of the upload that an execution works on; empty where it is none."""
+    """The digest of the upload that an execution works on; empty for another repository."""
     location = state.repository.location
     return location.removeprefix(UPLOAD) if location.startswith(UPLOAD) else ""

@@ -1,4 +1,4 @@
-"""Executions as a model is shown them, the tools that show them and start tasks, and both over the fleet's own.
+"""Tools for models that list and show executions and start tasks, and their implementation over the fleet's own.
 
 Chats and plan sessions have these tools.
 """
@@ -46,7 +46,7 @@ _STATUSES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutionSummary:
-    """An execution in a line; `description` is the task, cut. Times are ISO 8601, UTC."""
+    """An execution in one line; `description` is the beginning of the task. Times are ISO 8601, UTC."""
 
     execution_id: str
     description: str
@@ -82,7 +82,7 @@ class CandidateSummary:
 class ExecutionDetail:
     """The state of an execution: its winner, the checks, the changed files, the branch.
 
-    `verdict` and its `reasons` are the winner's, or those of the best where nobody won; `baseline` is the test
+    `verdict` and its `reasons` are the winner's, or the best candidate's without a winner; `baseline` is the test
     result of the untouched commit.
     """
 
@@ -102,10 +102,10 @@ class ExecutionDetail:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """A task that starts once the person confirms it, and the turn that proposed it.
+    """A task that starts once a person confirms it, and the turn that proposed it.
 
-    `key` is the idempotency key of its start: a retry uses it again, so the task is started once. `by` is who has it
-    started; empty where callers cannot be told apart.
+    `key` is the idempotency key of its start, so that a retry starts no second task. `by` is the task's caller; empty
+    where callers are not distinguished.
     """
 
     description: str
@@ -121,7 +121,7 @@ class FleetView(Protocol):
     """Shows the executions of the fleet."""
 
     async def executions(self, *, status: str = "", limit: int = 10) -> Sequence[ExecutionSummary]:
-        """The newest executions, of one status only where it is given. Raises InvalidRequest, Unavailable."""
+        """The newest executions, with a `status` only those. Raises InvalidRequest, Unavailable."""
         ...
 
     async def execution(self, name: str) -> ExecutionDetail:
@@ -199,11 +199,11 @@ def _plain(value: ExecutionSummary | ExecutionDetail) -> dict[str, object]:
 class StartTask(BaseTool):
     """`start_task(description, repository, ref="", agents=0) -> {execution_id, status}`.
 
-    The same task again in the same session is the same execution, so that a plan which is carried out once more starts
-    nothing twice.
+    The same task in the same session is the same execution, so that a plan that is executed again starts nothing
+    twice.
 
     Args:
-        by: Who set the goal of the plan, and so is who hands the task in; empty: nobody knows.
+        by: The caller who set the goal of the plan, and so submits the task; empty: unknown.
     """
 
     name = "start_task"
@@ -229,7 +229,7 @@ class StartTask(BaseTool):
         self._session_id = session_id
 
     async def execute(self, description: str, repository: str, ref: str = "", agents: int = 0) -> dict[str, object]:
-        """The execution that was started. Raises ToolFailure for what is no task, and where none can be started."""
+        """The started execution. Raises ToolFailure for an invalid task, and where it cannot be started."""
         description, repository, ref = description.strip(), repository.strip(), ref.strip()
         if not description or not repository:
             raise ToolFailure("a task has a description and a repository")
@@ -250,10 +250,10 @@ class StartTask(BaseTool):
 
 
 class ExecutionsView:
-    """Executions as a chat sees them, and tasks from it; a `FleetView` and a `TaskStarter`.
+    """The fleet's executions for a chat or a plan; a `FleetView` and a `TaskStarter`.
 
     Args:
-        caller: In whose name tasks are handed in where nobody knows who asks.
+        caller: The caller of tasks whose proposal names none.
     """
 
     def __init__(self, executions: Executions, *, tenant: str, caller: str = CALLER) -> None:

@@ -1,4 +1,4 @@
-"""Factories: from settings to the parts, each made here and nowhere else; the limits on calls to models are one."""
+"""Factories that make the parts of a process from settings: models, admission, the log, workspaces."""
 
 from __future__ import annotations
 
@@ -52,15 +52,15 @@ _log = structlog.get_logger(__name__)
 
 
 def model_admission(settings: Settings) -> LeasedAdmission | None:
-    """What holds this process to the fleet's limits; None where settings have none."""
+    """The fleet's limits on model calls for this process; None where settings have none."""
     quota = CallQuota(max_in_flight=settings.model_max_in_flight, tokens_per_minute=settings.model_tokens_per_minute)
     return LeasedAdmission(SharedLedger(), quota) if quota != CallQuota() else None
 
 
 class SharedLedger:
-    """The fleet's ledger where this process is part of a Ray cluster, else one of its own.
+    """The fleet's ledger if this process is part of a Ray cluster, else one of its own.
 
-    Which it is shows with the first call: a server opens its model before it joins its cluster.
+    It is chosen at the first call, since a server opens its model before it joins its cluster.
     """
 
     def __init__(self) -> None:
@@ -73,11 +73,11 @@ class SharedLedger:
 
 
 def _ray_ledger() -> Ledger | None:
-    # Who has not imported Ray is no part of a cluster, and must not pay for finding out.
+    # A process without Ray is in no cluster, and must not import Ray to find out.
     ray: Any = sys.modules.get("ray")
     if ray is None or not ray.is_initialized():
         return None
-    from swe_ai_fleet.runtime.ray_jobs.admission import RayLedger
+    from swe_ai_fleet.runtime.ray_admission import RayLedger
 
     return RayLedger()
 
@@ -85,7 +85,7 @@ def _ray_ledger() -> Ledger | None:
 def other_model(
     settings: Settings, *, model: str = "", url: str = "", api_key: str = "", record_tokens: str = ""
 ) -> Settings:
-    """Settings of another model; what is empty is as before, but a key is not taken along to another address.
+    """Settings of another model; empty arguments change nothing, but the key is not sent to another address.
 
     Raises InvalidRequest where `record_tokens` is neither `true` nor `false`.
     """
@@ -110,9 +110,9 @@ async def open_model(
 ) -> AsyncGenerator[ModelPool]:
     """The model servers as one model, until the context ends.
 
-    `admission` holds several models of a process to limits they share; without it, settings have the limits of this
-    one. Where settings name where servers are found, it looks there every so many seconds. Raises ModelRejected for a
-    URL that is none, InvalidRequest for such an address.
+    `admission` has the limits that several models of a process share; without it, they are this model's own, from the
+    settings. Addresses that list servers are looked up every `look_every` seconds. Raises ModelRejected for a malformed
+    URL, InvalidRequest for a malformed address of such a list.
     """
     servers, members = ModelServers(settings=settings), dict[ModelEndpoint, PoolMember]()
 
@@ -133,7 +133,7 @@ async def open_model(
             await asyncio.sleep(look_every)
             try:
                 if await look():
-                    pool.renew(tuple(members.values()))
+                    pool.set_members(tuple(members.values()))
             except ModelError as error:
                 _log.warning("model.server_unusable", reason=str(error))
 
@@ -157,7 +157,7 @@ async def open_model(
 
 
 def model_client(endpoint: ModelEndpoint, settings: Settings) -> OpenAIChatModel:
-    """The client of one model server. It tries nothing twice: whoever holds it does."""
+    """The client of one model server. It does not retry; its caller does."""
     if endpoint.note:
         _log.warning("model.provider_not_asked", server=public_url(endpoint.base_url), reason=endpoint.note)
     return OpenAIChatModel(
@@ -174,7 +174,7 @@ def connect_log(
 ) -> AbstractAsyncContextManager[JetStream]:
     """A connection to the event log, the blob store and the result bus.
 
-    Calls go on trying for `timeout` seconds; the first connection is waited for up to `waits` seconds.
+    Calls are retried for `timeout` seconds, the first connection for `waits` seconds.
     """
     credentials = nats_credentials(settings)
     streams = StreamSettings(
@@ -196,7 +196,7 @@ def connect_log(
 
 
 def nats_credentials(settings: Settings) -> NatsCredentials:
-    """How this process logs in to NATS; a host's login goes before an nkey, and that before a token."""
+    """This process's login to NATS: a host's login if there is one, else an nkey, else a token."""
     host = settings.nats_login
     nkey = "" if host else str(settings.nats_nkey_file or "")
     return NatsCredentials(
@@ -214,7 +214,7 @@ def workspace_provider(
 ) -> GitWorkspaceProvider:
     """Repositories, clones and environments of this node.
 
-    `blobs` has the commits that were made on others, `recipes` what environment runs found out.
+    `blobs` has the commits that other nodes made, `recipes` the results of environment runs.
     """
     roots = repository_roots(settings)
     return GitWorkspaceProvider(
@@ -237,7 +237,7 @@ def workspace_provider(
 
 @asynccontextmanager
 async def housekeeping(workspaces: GitWorkspaceProvider, settings: Settings) -> AsyncGenerator[None]:
-    """Removes from the node what nobody needs any more: now, and again and again until the context ends."""
+    """Removes unneeded files from the node: now, and periodically until the context ends."""
     seconds = _seed_seconds(settings)
     pause = min(max(seconds / 10, 5.0), 3_600.0) if seconds else 3_600.0
 
@@ -255,25 +255,25 @@ async def housekeeping(workspaces: GitWorkspaceProvider, settings: Settings) -> 
 
 
 def repository_roots(settings: Settings) -> tuple[Path, ...]:
-    """Where repositories on this machine may lie; nowhere: no path is taken.
+    """The directories whose repositories may be named by path; none: paths are refused.
 
     Raises InvalidRequest for a root that all tenants would share.
     """
-    named = tuple(Path(root) for root in settings.repository_roots.split(":") if root)
+    roots = tuple(Path(root) for root in settings.repository_roots.split(":") if root)
     if settings.access_file is None:
-        return named or ((Path("/"),) if settings.alone else ())
-    for root in named:
+        return roots or ((Path("/"),) if settings.alone else ())
+    for root in roots:
         if TENANT not in str(root):
             raise InvalidRequest(
                 f"every tenant could use the repositories below {root}",
                 field="repository_roots",
                 hint=f"use a directory for each tenant: {root / TENANT}",
             )
-    return named
+    return roots
 
 
 def git_private_hosts(settings: Settings) -> tuple[str, ...]:
-    """Hosts at private addresses whose repositories may be named. Raises InvalidRequest for what names several."""
+    """Hosts at private addresses whose repositories may be cloned. Raises InvalidRequest for a pattern."""
     patterns = listed(settings.git_private_hosts)
     for text in patterns:
         if not HostPattern.parse(text, field="git_private_hosts").exact:
@@ -284,7 +284,7 @@ def git_private_hosts(settings: Settings) -> tuple[str, ...]:
 
 
 def setup_policy(settings: Settings) -> SetupPolicy:
-    """What set-up commands of this installation get."""
+    """The network and the environment variables of set-up commands."""
     return SetupPolicy(
         network=NetworkGrant(hosts=listed(settings.setup_hosts), private_hosts=listed(settings.setup_private_hosts)),
         variables={name: os.environ[name] for name in listed(settings.setup_variables) if name in os.environ},
@@ -307,6 +307,6 @@ def image_rules(settings: Settings) -> ImageRules:
 
 
 def _seed_seconds(settings: Settings) -> float:
-    """How long a commit's history stays on a node once nobody uses it: no longer than the events that tell of it."""
+    """Seconds for which an unused commit's history stays on a node: no longer than the events that mention it."""
     seconds = settings.event_days * DAY_SECONDS
     return min(seconds, Ages().seed) if seconds else Ages().seed

@@ -1,6 +1,6 @@
-"""The view of the whole fleet: each orchestrator tells the others of its hosts, and looks at the rest itself.
+"""The status of the whole fleet: each orchestrator reports its hosts to the others, and measures the rest itself.
 
-Model servers of the settings are probed, and shown by their own word.
+The model servers in the settings are probed for their own metrics.
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ from swe_ai_fleet.settings import Settings
 DEFAULT_PROFILE = "default"
 _PING_SECONDS = 3.0
 _PING_KEPT_SECONDS = 15.0
-"""A hosted model is not asked more often, however many people look."""
+"""A hosted model is pinged at most once in this time, however many people watch."""
 T = TypeVar("T")
 _log = structlog.get_logger(__name__)
 
 
 @dataclass(kw_only=True)
 class EndpointProbe:
-    """Measures one model server by its metrics, else by whether it answers.
+    """Measures one model server by its metrics, or by a ping if it has none.
 
     Args:
         url: Its base URL without credentials.
-        model: The model it is asked for; empty: the first that it lists.
+        model: The model to use there; empty: the first that it lists.
     """
 
     url: str
@@ -66,7 +66,7 @@ class EndpointProbe:
     _took: float = 0.0
 
     async def measure(self) -> EndpointStatus:
-        """The server as it is now. Takes 5 seconds at most, and raises nothing that a server is to blame for."""
+        """The server's current status. Takes 5 seconds at most; faults of the server are part of the status."""
         asked_at = time.monotonic()
         load, rate, fault = read_load(await self.client.metrics()), None, ""
         if load is not None:
@@ -89,7 +89,7 @@ class EndpointProbe:
         )
 
     async def _ping(self) -> str:
-        """What speaks against its answering; empty where it does."""
+        """Why the server does not answer; empty where it does."""
         try:
             async with asyncio.timeout(_PING_SECONDS):
                 await self.client.ping()
@@ -102,26 +102,26 @@ class EndpointProbe:
 
 
 class EndpointProbes:
-    """Asks the model servers that settings and their profiles lead to now, those that come and go among them."""
+    """Probes the model servers that the settings and their profiles name or discover at the moment."""
 
     def __init__(self, settings: Settings) -> None:
-        named: Mapping[str, Settings] = {DEFAULT_PROFILE: settings, **profile_settings(settings)}
-        self._servers = {profile: ModelServers(settings=chosen) for profile, chosen in named.items()}
+        profiles: Mapping[str, Settings] = {DEFAULT_PROFILE: settings, **profile_settings(settings)}
+        self._servers = {profile: ModelServers(settings=chosen) for profile, chosen in profiles.items()}
         self._probes: dict[tuple[str, str], EndpointProbe] = {}
 
     async def close(self) -> None:
         """Close the clients of all servers."""
-        await self._only(())
+        await self._close_others(())
 
     async def measure(self) -> tuple[EndpointStatus, ...]:
-        """Each server as it is now. One caller at a time."""
+        """The current status of each server; not for concurrent callers."""
         by_server: dict[tuple[str, str], tuple[ModelEndpoint, list[str]]] = {}
         for profile, servers in self._servers.items():
             for endpoint in await servers.look():
                 if endpoint.base_url:
                     key = (public_url(endpoint.base_url), endpoint.model)
                     by_server.setdefault(key, (endpoint, []))[1].append(profile)
-        await self._only(by_server)
+        await self._close_others(by_server)
         for key, (endpoint, profiles) in by_server.items():
             if key not in self._probes:
                 client = OpenAIChatModel(
@@ -135,13 +135,13 @@ class EndpointProbes:
         measured = await asyncio.gather(*(_in_time(probe.measure(), None) for probe in self._probes.values()))
         return tuple(status for status in measured if status is not None)
 
-    async def _only(self, keys: Collection[tuple[str, str]]) -> None:
+    async def _close_others(self, keys: Collection[tuple[str, str]]) -> None:
         for key in self._probes.keys() - keys:
             await self._probes.pop(key).client.__aexit__()
 
 
 def _hit_rate(load: ServerLoad, before: ServerLoad | None) -> float | None:
-    """The part of the looked up tokens that the prefix cache had: since the last look, else since the start."""
+    """The fraction of tokens found in the prefix cache: since the last measurement, else since the server's start."""
     hits, queries = load.prefix_hits, load.prefix_queries
     if before is not None and queries > before.prefix_queries and hits >= before.prefix_hits:
         hits, queries = hits - before.prefix_hits, queries - before.prefix_queries
@@ -153,11 +153,11 @@ _REPORT_EVERY_SECONDS = 5.0
 _KEPT_SECONDS = 20.0
 _FRESH_SECONDS = 3.0
 _LOOK_SECONDS = 6.0
-"""The longest that one part may take; what has not come by then is left out."""
+"""The timeout of each part of the status; a part that is late is left out."""
 
 
 class Measurable(Protocol):
-    """Where agents run, as the view looks at it: machines, those that may have no host and why, and hosts."""
+    """Where agents run: machines, those of them that may have no host (with the reason), and hosts."""
 
     @property
     def nodes(self) -> tuple[MachineStatus, ...]: ...
@@ -166,13 +166,13 @@ class Measurable(Protocol):
     def unfit(self) -> Mapping[str, str]: ...
 
     async def measure(self) -> tuple[HostStatus, ...]:
-        """Every host as it is now. Takes some seconds at most, and raises nothing."""
+        """The current status of every host. Takes some seconds at most, and raises nothing."""
         ...
 
 
 @dataclass(kw_only=True)
 class MeasuredFleetView:
-    """Measures the fleet. Made by `open_fleet_view`; what it said a moment ago it says again."""
+    """Measures the fleet; a recent measurement is returned again. Made by `open_fleet_view`."""
 
     replicas: Replicas
     fleet: Measurable
@@ -198,7 +198,7 @@ class MeasuredFleetView:
             return self._last
 
     async def publish_reports(self) -> None:
-        """Go on telling the other orchestrators of this one's hosts, as long as there are any, until cancelled."""
+        """Report this orchestrator's hosts to the others, while there are others, until cancelled."""
         while True:
             try:
                 if self.replicas.alive() != {self.me}:
@@ -225,24 +225,24 @@ class MeasuredFleetView:
         )
 
     async def _report(self) -> ReplicaReport:
-        hosts, here = await asyncio.gather(self.fleet.measure(), host_report(self.probe, {"": self.model}))
+        hosts, own_process = await asyncio.gather(self.fleet.measure(), host_report(self.probe, {"": self.model}))
         version, unfit = str(this_release()), self.fleet.unfit
         return ReplicaReport(
-            name=self.me, started_at=self.started_at, hosts=hosts, here=here, version=version, unfit=unfit
+            name=self.me, started_at=self.started_at, hosts=hosts, here=own_process, version=version, unfit=unfit
         )
 
     async def _other_replicas(self) -> tuple[ReplicaReport, ...]:
-        replica_reports: list[ReplicaReport] = []
+        reports: list[ReplicaReport] = []
         for entry in await self.store.entries():
             try:
-                replica_reports.append(from_json(ReplicaReport, entry.value))
+                reports.append(from_json(ReplicaReport, entry.value))
             except ValueError:
                 _log.warning("fleet_view.unreadable", key=entry.key)
-        return tuple(replica_reports)
+        return tuple(reports)
 
 
 class LogRoom:
-    """How full the log is. Whoever asks within some seconds shares one answer."""
+    """How full the log is; callers within some seconds share one measurement."""
 
     def __init__(self, log: JetStream, *, seconds: float = _FRESH_SECONDS) -> None:
         self._log = log
@@ -275,7 +275,7 @@ async def open_fleet_view(
     model: ModelPool,
     stored: Callable[[], Iterable[StorageStatus]],
 ) -> AsyncGenerator[MeasuredFleetView]:
-    """A view of the fleet that this orchestrator is part of, until the context ends. Raises FleetError."""
+    """The view of this orchestrator's fleet, until the context ends. Raises FleetError."""
     store = await log.bucket(BUCKET, ttl_seconds=_KEPT_SECONDS)
     view = MeasuredFleetView(
         replicas=replicas,
@@ -292,18 +292,18 @@ async def open_fleet_view(
             yield view
     finally:
         await view.endpoints.close()
-        # Others need not wait for its end.
+        # So the others need not wait until the report expires.
         await _in_time(store.delete(replicas.me), None)
 
 
 def endpoint_use(status: FleetStatus) -> dict[str, EndpointUse]:
-    """By model server, what all orchestrators and their hosts have under way there."""
+    """The calls that all orchestrators and their hosts have under way, by model server."""
     uses = (use for replica in status.replicas for report in _reports(replica) for use in report.endpoints)
     return {use.url: use for use in added_up(uses)}
 
 
 def _measured(nodes: Iterable[MachineStatus], replicas: Iterable[ReplicaReport]) -> tuple[MachineStatus, ...]:
-    """The machines with what was measured on them, and those that only a measurement knows of."""
+    """The machines with their measurements, and machines that only a measurement knows."""
     by_id = {node.node_id: node for node in nodes}
     for replica in replicas:
         for report in _reports(replica):
@@ -321,10 +321,10 @@ def _reports(replica: ReplicaReport) -> list[HostReport]:
     return [report for report in (replica.here, *(host.report for host in replica.hosts)) if report is not None]
 
 
-async def _in_time(look: Awaitable[T], otherwise: T) -> T:
+async def _in_time(measurement: Awaitable[T], otherwise: T) -> T:
     try:
         async with asyncio.timeout(_LOOK_SECONDS):
-            return await look
+            return await measurement
     except (FleetError, TimeoutError) as error:
         _log.info("fleet_view.part_missing", reason=str(error))
         return otherwise

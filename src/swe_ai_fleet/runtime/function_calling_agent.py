@@ -1,4 +1,4 @@
-"""`FunctionCallingAgent` and `FunctionCallingClient`: functions of the caller's, a model by its name."""
+"""`FunctionCallingAgent` and `FunctionCallingClient`: a model, chosen by name, that calls a program's functions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from swe_ai_fleet.tools.http_transport import HttpPolicy
 
 
 class _Opened:
-    """Entered, one client of the model serves all runs."""
+    """An optional context: inside it, all runs share one client of the model."""
 
     _access: NamedModel
 
@@ -50,31 +50,31 @@ class FunctionCallingAgent(_Opened):
         tools: Plain functions, sync or async; BaseTools; toolkits (`HttpTool()`, an open `McpTool`); names of
             registered tools, or their definitions as the registry gives them. A plain function counts as one that only
             reads; `FunctionTool(function, read_only=False)` says that it has an effect.
-        system_prompt: What the model is told first; `{tools}` in it gives way to the documentation of the tools.
-        loop_detection_threshold: So many calls in a row that are judged the same are a loop.
+        system_prompt: The system message; `{tools}` in it is replaced by the documentation of the tools.
+        loop_detection_threshold: How many equal calls in a row count as a loop.
         model_params: base_url (or api_base), api_key, timeout (seconds), num_retries (so many waits, the first of
-            `retry_waits` and each twice the one before); temperature, top_p, seed, max_tokens (of a reply), stop (a
+            `retry_waits`, each twice as long as the last); temperature, top_p, seed, max_tokens (of a reply), stop (a
             text or several); extra_body, further fields of each request.
-        max_tool_result_chars: Of a result's beginning, so much stands in the history.
-        one_line_doc: Whether the model reads the first line of a function's docstring only, or the whole.
-        tool_timeout: Seconds a call may take, where its tool has no limit of its own.
+        max_tool_result_chars: Results are cut to so many characters in the history.
+        one_line_doc: Whether the model reads only the first line of a function's docstring, not all of it.
+        tool_timeout: Seconds a call may take if its tool has no limit of its own.
         litellm_params: Another name of `model_params`.
-        limits: What one run may spend, as far as `run` does not say; `max_cost` at the prices that settings give.
-        loop_by_name: Whether calls are the same that have the same name, whatever their arguments.
-        max_tool_errors: So many failed calls in a row end a run.
-        max_reminders: How often in a row a reply without a call is reminded of calling one.
-        parallel: Whether the calls of one reply run at the same time, as far as they do not lock the same things;
-                None: what settings say.
-        stream: Whether the model's text is told as it comes in, by `log` responses whose `event` is `delta`.
-        retry_waits: Seconds before each further try of a model call. Where settings name several servers, or limits for
-            the whole fleet, calls are tried again as those say.
-        images: Whether the model takes pictures; None: what its server says.
-        pages: Which servers files of a task may come from; without it, any that is public.
+        limits: The budget of one run, unless `run` overrides it; `max_cost` uses the prices in the settings.
+        loop_by_name: Whether calls with the same name are equal, whatever their arguments.
+        max_tool_errors: How many failed calls in a row end a run.
+        max_reminders: How many replies in a row without a call are answered by a reminder to call a tool.
+        parallel: Whether the calls of one reply run concurrently, except those that lock the same resource;
+                None: the setting.
+        stream: Whether the model's text is streamed, as `log` responses whose `event` is `delta`.
+        retry_waits: Seconds before each retry of a model call. If the settings name several servers, or limits for the
+            whole fleet, those decide about retries instead.
+        images: Whether the model accepts pictures; None: as its server reports.
+        pages: The servers from which a task's files may be loaded; without it, all public ones.
         settings: Everything else; from the environment when not given.
 
     Raises:
         ValueError: An unknown model parameter, two tools of one name, or a `max_cost` where no model has a price.
-        InvalidRequest, NotFound: No schema can be made of a tool; no tool is registered under a name.
+        InvalidRequest, NotFound: A tool has no valid schema; no tool is registered under a name.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class FunctionCallingAgent(_Opened):
 
     @classmethod
     def chat_profile(cls, settings: Settings | None = None) -> Limits:
-        """The limits of an agent that somebody waits for, by settings: 5 iterations, 20 calls, 60 seconds."""
+        """The limits of an interactive agent, from the settings; by default 5 iterations, 20 calls, 60 seconds."""
         chosen = settings or Settings()
         return replace(
             CHAT,
@@ -142,7 +142,7 @@ class FunctionCallingAgent(_Opened):
 
     @property
     def task(self) -> AgentTask | None:
-        """The task that was begun last: its id, description, result and steps_taken."""
+        """The task that was started last: its id, description, result and steps_taken."""
         return self._caller.task
 
     @property
@@ -161,26 +161,26 @@ class FunctionCallingAgent(_Opened):
         loop_threshold: int | None = None,
         chat_history: Sequence[object] | None = None,
     ) -> AsyncGenerator[AgentResponse, None]:
-        """Solve a task, telling of each step; closing the iterator early ends the run and its tools.
+        """Solve a task, yielding a response for each step; closing the iterator early ends the run and its tools.
 
-        Exactly one response is of type `final`, the last. Its metadata say how the run ended: `success`, `stop_reason`
+        Exactly one response, the last, is of type `final`. Its metadata describe the end: `success`, `stop_reason`
         (`final_answer`, `no_tool_calls`, or the limit or fault that ended it), `error`, `iterations`, `usage`.
 
         Args:
-            task: What is to be done.
-            files: Given along with it: paths, URLs of pages, URLs of pictures.
-            max_iterations: How many replies of the model are carried out; None: what the limits say (10).
+            task: The instruction.
+            files: Files for the task: paths, URLs of pages, URLs of pictures.
+            max_iterations: How many of the model's replies are executed; None: as in the limits (10).
             refine_final_answer: Whether a model that stops without `final_answer`, or at a limit, is asked once for a
-                clean answer. Where that gives none, or is not wanted, the last text is the answer, else what the last
-                call gave that succeeded (`success` is false then).
-            use_planning: Whether it writes a plan first.
-            recurrent_mode: Whether this goes on from the task before, which stands before it with its result.
+                clean answer. Without one, the last text is the answer, else the result of the last successful call
+                (`success` is false then).
+            use_planning: Whether the model writes a plan first.
+            recurrent_mode: Whether the previous task and its result precede this one in the prompt.
             loop_threshold: As `loop_detection_threshold`, for this run.
-            chat_history: A conversation to go on with, as OpenAI's messages; neither kept nor changed.
+            chat_history: A conversation to continue, as OpenAI's messages; neither kept nor changed.
 
         Raises:
-            ValueError: An empty task, `files` that is no list, a malformed history, or one beside `recurrent_mode`;
-                a `max_cost` where this model has no price.
+            ValueError: An empty task, `files` that is no list, a malformed history, or one together with
+                `recurrent_mode`; a `max_cost` without a price for this model.
         """
         async with self._access.open() as model:
             responses = self._caller.run(
@@ -246,13 +246,13 @@ class FunctionCallingClient(_Opened):
         tools: Sequence[Tool] | None = None,
         max_turns: int = 5,
     ) -> ToolConversation:
-        """Have a conversation answered; the model's first reply without a call is the answer.
+        """Answer a conversation; the model's first reply without a call is the answer.
 
         Args:
             messages: The conversation as OpenAI's messages; neither kept nor changed.
-            system_prompt: What the model is told first.
+            system_prompt: The system message.
             tools: As on `FunctionCallingAgent`.
-            max_turns: How many replies with calls are carried out; then one more reply, without tools, is the text.
+            max_turns: How many replies with calls are executed; then one more reply, without tools, is the answer.
 
         Raises:
             ValueError: The messages are no conversation, `max_turns` is below 1, or a `max_cost` is set and this model

@@ -1,9 +1,9 @@
-"""Logins to NATS for agent hosts: granted at a host's start, for one tenant, for as long as the host lives.
+"""Logins to NATS for agent hosts: granted when a host starts, for one tenant, while the host lives.
 
-A grant stands in a bucket without its secret, and the orchestrator that started the host keeps it there; one that is
-not kept is gone after ten minutes. The container of a job has its login on the board of jobs, until the job has ended.
-NATS asks the orchestrators about every login and ends every connection of a host after a quarter of an hour; it comes
-back where its login still stands.
+A grant is stored in a bucket without its secret, and renewed by the orchestrator that started the host; without renewal
+it expires after ten minutes. The login of a job's container is on the board of jobs until the job has ended. NATS asks
+the orchestrators about every login, and ends every connection of a host after a quarter of an hour; the host reconnects
+if its login is still valid.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from swe_ai_fleet.following import in_background
 from swe_ai_fleet.ports import KeyValue
 from swe_ai_fleet.runtime.installation.nats_accounts import (
     ACCOUNT,
+    DENIED_TO_HOSTS,
     HOSTS_BUCKET,
-    NEVER_BY_HOSTS,
     OneRun,
-    heard_by_hosts,
     hosts_account,
-    sent_by_hosts,
+    published_by_hosts,
+    subscribed_by_hosts,
 )
 from swe_ai_fleet.runtime.jobs import JOBS_BUCKET, JobBoard, digest_of
 from swe_ai_fleet.settings import Settings
@@ -49,7 +49,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostGrant:
-    """The tenant whose host somebody is who knows the secret of a digest."""
+    """The tenant of an agent host, and the digest of the secret in its login."""
 
     tenant: str
     digest: str
@@ -57,30 +57,30 @@ class HostGrant:
 
 @dataclass(kw_only=True)
 class HostLogins:
-    """Grants logins to hosts and keeps them. Made by `open_host_logins`.
+    """Grants and renews the logins of hosts. Made by `open_host_logins`.
 
     Args:
-        admit: Has the server know a tenant's hosts, where this process can see to it.
+        admit: Creates the account of a tenant's hosts on a server of our own; None elsewhere.
     """
 
     store: KeyValue
     admit: Admit | None = None
-    _kept: dict[str, HostGrant] = field(default_factory=dict[str, HostGrant])
+    _granted: dict[str, HostGrant] = field(default_factory=dict[str, HostGrant])
 
     async def grant(self, tenant: str) -> str:
-        """A login for a host of a tenant, which stands until `end`. Raises Unavailable."""
+        """A login for a host of a tenant, valid until `end`. Raises Unavailable."""
         if self.admit is not None:
             await self.admit(tenant)
         name, secret = secrets.token_hex(8), secrets.token_urlsafe(32)
         grant = HostGrant(tenant=tenant, digest=digest_of(secret))
         await self.store.put(name, to_json(grant))
-        self._kept[name] = grant
+        self._granted[name] = grant
         return f"{name}.{secret}"
 
     async def end(self, login: str) -> None:
-        """Revoke a login; where NATS does not answer it expires within ten minutes."""
+        """Revoke a login; while NATS does not answer, it expires within ten minutes instead."""
         name = login.partition(".")[0]
-        if self._kept.pop(name, None) is not None:
+        if self._granted.pop(name, None) is not None:
             with suppress(FleetError):
                 await self.store.delete(name)
 
@@ -88,9 +88,9 @@ class HostLogins:
         """Renew the grants until cancelled."""
         while True:
             await asyncio.sleep(_KEPT_SECONDS)
-            for name, grant in tuple(self._kept.items()):
+            for name, grant in tuple(self._granted.items()):
                 try:
-                    if name in self._kept:
+                    if name in self._granted:
                         await self.store.put(name, to_json(grant))
                 except FleetError as fault:
                     _log.warning("hosts.grant_not_kept", reason=str(fault))
@@ -100,11 +100,11 @@ class HostLogins:
 async def open_host_logins(
     settings: Settings, log: JetStream, *, admit: Admit | None = None
 ) -> AsyncGenerator[HostLogins | None]:
-    """Logins for hosts, and answers to NATS and to them, until the context ends; None where hosts have the fleet's own.
+    """Grants logins, and answers auth callouts and hosts' requests, until the context ends; None: no logins for hosts.
 
-    That is so where NATS knows one token, or nothing: then nobody can tell hosts from orchestrators.
+    With one token for all on NATS, or none, hosts cannot be distinguished from orchestrators and use the fleet's login.
 
-    Raises PreconditionFailed where there are accounts, and no key that lets hosts in.
+    Raises PreconditionFailed where NATS has accounts, but this process no key that signs hosts' logins.
     """
     if settings.nats_issuer_file is None:
         if settings.nats_nkey_file is not None:
@@ -119,7 +119,7 @@ async def open_host_logins(
     current = _issuer(file)
 
     def issuer() -> Issuer:
-        # A rotated key is in the file before NATS, restarted, asks for it.
+        # A rotated key is in the file before NATS is restarted with it.
         nonlocal current
         try:
             current = _issuer(file)
@@ -134,7 +134,7 @@ async def open_host_logins(
         token=settings.nats_token if admit is not None else "",
     )
     listening = asyncio.Event()
-    work = (log.answer_logins(issuer, callout.authenticate, heard=listening), log.answer_hosts(), logins.keep())
+    work = (log.answer_logins(issuer, callout.authenticate, listening=listening), log.answer_hosts(), logins.keep())
     async with in_background(*work, name="hosts on NATS", fault="agent hosts get no more answers"):
         await listening.wait()
         yield logins
@@ -149,20 +149,20 @@ def _issuer(file: Path) -> Issuer:
 
 @dataclass(frozen=True, kw_only=True)
 class _AuthCallout:
-    """Answers auth callouts of NATS from the bucket of grants; the token of a server of our own grants everything."""
+    """Answers auth callouts of NATS from the bucket of grants; on a server of our own its token grants everything."""
 
     hosts: KeyValue
     jobs: JobBoard | None
     token: str
 
     async def authenticate(self, token: str) -> NatsLogin:
-        """The login of a token. Raises PreconditionFailed for a token that grants none, Unavailable."""
+        """The login of a token. Raises PreconditionFailed for an unknown token, Unavailable."""
         if self.token and hmac.compare_digest(token.encode(), self.token.encode()):
             return NatsLogin(account=ACCOUNT)
         name, _, rest = token.partition(".")
         secret, _, tenant = rest.partition(".")
         if tenant and self.jobs is not None and _JOB.fullmatch(name):
-            job = await self.jobs.logging_in(unquote(tenant), name, secret)
+            job = await self.jobs.authenticate(unquote(tenant), name, secret)
             if job is not None:
                 only = OneRun(
                     execution_id=job.execution_id, agent_id=job.agent_id, job_id=job.job_id, run_id=job.run_id
@@ -179,8 +179,8 @@ class _AuthCallout:
 def _login(name: str, tenant: str, only: OneRun | None = None) -> NatsLogin:
     return NatsLogin(
         account=hosts_account(tenant),
-        sends=sent_by_hosts(tenant, only),
-        never_sends=NEVER_BY_HOSTS,
-        hears=(f"{host_inbox(name)}.>", heard_by_hosts(tenant)),
+        publishes=published_by_hosts(tenant, only),
+        denied=DENIED_TO_HOSTS,
+        subscribes=(f"{host_inbox(name)}.>", subscribed_by_hosts(tenant)),
         seconds=_CONNECTION_SECONDS,
     )

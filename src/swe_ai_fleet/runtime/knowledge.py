@@ -1,4 +1,4 @@
-"""Knowledge that outlasts an execution: what the core asks of the extension that has context, memory and learning."""
+"""The core's interface to the extension `knowledge`: context, memory and learning across executions."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ from swe_ai_fleet.extensions import load_parts
 from swe_ai_fleet.ports import ContextSource, Embedder, Memories, SecretMask
 
 if TYPE_CHECKING:
-    # Programs load neither.
+    # Imported for types only, to spare programs the time.
     from swe_ai_fleet.adapters.jetstream import JetStream
     from swe_ai_fleet.settings import Settings
 
 LIBRARY = Path("memory") / "library.db"
-"""Below a home, the long-term memory of programs."""
+"""The long-term memory of programs, relative to a home."""
 
 
 class ContextClient(Memories, ContextSource, Protocol):
-    """The context service, as the fleet calls it."""
+    """A client of the context service."""
 
     @property
     def address(self) -> str: ...
 
     async def ping(self) -> None:
-        """Whether the service can do its work now. Raises Unavailable."""
+        """Check that the service works. Raises Unavailable."""
         ...
 
     async def record_outcome(self, outcome: WorkOutcome) -> WorkOutcome:
-        """Keep how a piece of work went; as it is kept. Raises InvalidRequest, Unavailable."""
+        """Store an outcome; returns it as stored. Raises InvalidRequest, Unavailable."""
         ...
 
 
 class Knowledge(Protocol):
-    """What the extension provides to processes that serve or run agents, and to programs."""
+    """The parts of the extension for services, agent hosts and programs."""
 
     def connect(self, settings: Settings) -> AbstractAsyncContextManager[ContextClient]:
-        """A client of the context service that settings name, until the context ends."""
+        """A client of the context service in the settings, until the context ends."""
         ...
 
     def outcomes(self, log: JetStream) -> AbstractAsyncContextManager[Callable[[str], Sequence[WorkOutcome]]]:
@@ -48,11 +48,11 @@ class Knowledge(Protocol):
         ...
 
     def library(self, settings: Settings, mask: SecretMask) -> AbstractAsyncContextManager[Memories]:
-        """The memory that programs keep under a home, until the context ends. Raises Unavailable."""
+        """The memory of programs under a home, until the context ends. Raises Unavailable."""
         ...
 
     def embedder(self, settings: Settings) -> AbstractAsyncContextManager[Embedder | None]:
-        """What memories are found by meaning with; None: by words alone. Raises FleetError, naming the setting."""
+        """The embedder for searching memories by meaning; None: words only. Raises FleetError naming the setting."""
         ...
 
 
@@ -62,7 +62,7 @@ def installed() -> Knowledge | None:
 
 
 def required(field: str, hint: str) -> Knowledge:
-    """The knowledge of this installation, for a setting or an argument that asks for it. Raises PreconditionFailed."""
+    """The knowledge of this installation, for a setting or argument that needs it. Raises PreconditionFailed."""
     if (knowledge := installed()) is None:
         message = "this installation has no context, memory and learning: its extension `knowledge` was removed"
         raise PreconditionFailed(message, field=field, hint=hint)
@@ -71,9 +71,9 @@ def required(field: str, hint: str) -> Knowledge:
 
 @asynccontextmanager
 async def open_context_client(settings: Settings) -> AsyncGenerator[ContextClient | None]:
-    """A client of the context service until the context ends; None where settings name none.
+    """A client of the context service until the context ends; None where the settings have none.
 
-    Raises PreconditionFailed where they name one that nothing here can call.
+    Raises PreconditionFailed where they have one, but the extension is missing.
     """
     if not settings.context_url:
         yield None
@@ -87,7 +87,7 @@ async def open_context_client(settings: Settings) -> AsyncGenerator[ContextClien
 async def open_library_memory(settings: Settings, mask: SecretMask, *, field: str) -> AsyncGenerator[Memories]:
     """The memory of programs under a home, until the context ends.
 
-    Raises PreconditionFailed with `field`, where nothing here remembers, and Unavailable.
+    Raises PreconditionFailed with `field` where the extension is missing, and Unavailable.
     """
     async with required(field, "leave it out, or install the extension").library(settings, mask) as memories:
         yield memories

@@ -1,4 +1,4 @@
-"""Requests as callers of the library write them: constraints as a plain mapping, a repository as people name it."""
+"""Requests of library callers: constraints as a plain mapping, a repository as a path or a URL."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _UNCOMMITTED = {
 
 
 def read_constraints(constraints: Mapping[str, object]) -> Constraints:
-    """The constraints of a mapping. Raises InvalidRequest, for names that are none of ours too.
+    """The constraints in a mapping. Raises InvalidRequest, for unknown names as well.
 
-    Limits stand beside the others (`max_iterations`, `timeout_seconds`, …); a check is a command or a mapping with
+    Limits (`max_iterations`, `timeout_seconds`, …) are keys like the others; a check is a command or a mapping with
     `command` and, if wanted, `name`, `timeout_seconds`, `required`, `expected_exit_code`.
     """
     plain: dict[str, object] = {name: constraints[name] for name in _OWN & constraints.keys()}
@@ -45,7 +45,7 @@ def read_constraints(constraints: Mapping[str, object]) -> Constraints:
             where = f"constraints.{name[:64]}"
             raise InvalidRequest(f"there is no constraint {name[:64]!r}", field=where, hint=nearest(name, names))
     plain["metadata"] = {name: str(value) for name, value in mapping(constraints, "metadata").items()}
-    # Only here: what names a repository needs none of what reads constraints.
+    # Imported here, since callers that only need `repository_reference` should not wait for it.
     from swe_ai_fleet.codec import from_plain
 
     try:
@@ -65,7 +65,7 @@ def _check(check: object) -> object:
 def repository_reference(
     location: str, *, ref: str = "", uncommitted: UncommittedChanges = UncommittedChanges.REFUSE
 ) -> pb.RepoRef:
-    """The repository that `location` names: a directory of this machine, or a URL. Raises InvalidRequest."""
+    """The repository at `location`, a directory on this machine or a URL. Raises InvalidRequest."""
     directory = _directory(location)
     if directory is not None:
         return pb.RepoRef(path=str(directory), ref=ref, uncommitted=_UNCOMMITTED[uncommitted])
@@ -83,10 +83,10 @@ def _directory(location: str) -> Path | None:
         directory = Path(location).expanduser()
         return directory.resolve() if location and directory.is_dir() else None
     except (OSError, RuntimeError, ValueError):
-        # Too long a name, the home of somebody who is not there, a NUL: names of no directory.
+        # Too long a name, an unknown user's home, or a NUL: no directory.
         return None
 
 
 def is_url(location: str) -> bool:
-    """Whether git would reach for another host to clone this."""
+    """Whether git would clone this from another host."""
     return "://" in location or _SCP_LIKE.fullmatch(location) is not None

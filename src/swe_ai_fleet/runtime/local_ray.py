@@ -1,4 +1,4 @@
-"""Ray for this process: a private cluster of its own, or the one that settings name."""
+"""Ray for this process: a private cluster, or the one in the settings."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from swe_ai_fleet.settings import Settings
 OBJECT_STORE_BYTES = 80 * 1024 * 1024
 """Small on purpose: only assignments and candidates cross it, large content goes to the blob store."""
 _LOCAL_HOSTS = 1_000
-"""How many hosts of agents a private cluster has room for, where settings say what one takes."""
+"""How many agent hosts a private cluster has room for, if the settings give the resources of one."""
 _LOOK_SECONDS = 5.0
 _LINES_SECONDS, _QUIET_SECONDS, _MOST_BYTES = 0.5, 4.0, 1024 * 1024
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -43,28 +43,28 @@ _PRIVATE = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_enable_metrics_collection": "0",
     "RAY_DEDUP_LOGS": "0",
-    # What each call did, which only a dashboard shows: up to 100,000 of them in memory.
+    # Events of calls, which only a dashboard shows: up to 100,000 of them in memory.
     "RAY_task_events_report_interval_ms": "0",
     "RAY_enable_timeline": "0",
-    # As on a laptop: the one node has the address of loopback, and what it starts listens there. Ray takes 127.0.0.1
-    # for the address of a machine in a network otherwise, and listens on every interface.
+    # As on a laptop: the one node has the loopback address, and its processes listen there. Otherwise Ray replaces
+    # 127.0.0.1 by the machine's network address, and listens on every interface.
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
-    # A worker is there before its first actor: it imports what hosts of agents need while the rest of the fleet starts.
+    # A worker starts before its first actor: it imports agent hosts' modules while the rest of the fleet starts.
     "RAY_preload_python_modules": "swe_ai_fleet.runtime.ray_jobs.agent_host,swe_ai_fleet.runtime.agent_worker",
-    # No page of the autoscaler: it asks for no token, and there is nothing to scale. No such port can be listened on.
+    # No page of the autoscaler: it requires no token, and there is nothing to scale. Port -1 cannot be opened.
     "AUTOSCALER_METRIC_PORT": "-1",
 }
 _log = structlog.get_logger()
 
 
 class _BareNode(ray_node.Node):
-    """A node without the five processes that serve people and further nodes: they take seconds and 150 MiB."""
+    """A node without the five processes for people and further nodes, which take seconds and 150 MiB."""
 
     def start_raylet(self, *args: Any, **options: Any) -> None:
-        """A raylet whose two agents, of metrics and of runtime environments, are idle.
+        """Start a raylet whose two agents, for metrics and for runtime environments, are idle processes.
 
-        It ends with either of them, so there have to be two processes, which read until the raylet is gone, and where
-        they listen has to be written down: at a port where only root may listen and nobody does.
+        The raylet ends with either of them, so two processes must exist; they read standard input until the raylet is
+        gone. Their ports must be in its files: a port that only root may open, and that nobody listens on.
         """
         node, vendor = cast("Any", self), cast("Any", services)
         for name in ("dashboard_agent_listen", "metrics_agent", "metrics_export", "runtime_env_agent"):
@@ -94,10 +94,10 @@ class _BareNode(ray_node.Node):
 
 @contextmanager
 def ray_connection(settings: Settings) -> Generator[None]:
-    """Initialise Ray for as long as the context lasts. Raises Unavailable when the named cluster does not answer.
+    """Initialise Ray until the context ends. Raises Unavailable when the cluster in the settings does not answer.
 
-    Without an address a private cluster is started. Its processes listen on loopback, where a random token keeps other
-    users of the machine out; it dies with this process and takes its actors along.
+    Without an address a private cluster is started. Its processes listen on loopback, where a random token keeps out
+    other users of the machine; it dies with this process, as do its actors.
     """
     if settings.ray_address:
         if settings.ray_token:
@@ -115,19 +115,19 @@ def ray_connection(settings: Settings) -> Generator[None]:
         with _until_the_end():
             yield
         return
-    # A short path, whatever TMPDIR says: Ray puts sockets below it, whose paths may have at most 107 bytes.
-    _reap()
+    # A short path, whatever TMPDIR is: Ray puts sockets there, whose paths may have at most 107 bytes.
+    _remove_leftovers()
     directory = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_SHORT))
     owned = _own(directory)
     os.environ.update(_PRIVATE)
     _log_in(secrets.token_hex(32))
-    # Ray read its variables when it was imported, which may have been before they were set.
+    # Ray reads these variables at its import, which may have been before they were set.
     clusters = bool(constants.ENABLE_RAY_CLUSTER)
     constants.ENABLE_RAY_CLUSTER = False
     whole = ray_node.Node
     ray_node.Node = _BareNode
     try:
-        # "local" by name: without an address Ray would join whatever cluster a stale file names.
+        # Without the address "local" Ray would join a cluster that a stale file names.
         ray.init(
             "local",
             namespace=_NAMESPACE,
@@ -151,10 +151,10 @@ def ray_connection(settings: Settings) -> Generator[None]:
 
 @asynccontextmanager
 async def ray_started(settings: Settings) -> AsyncGenerator[None]:
-    """`ray_connection` among other asynchronous contexts.
+    """`ray_connection` as an asynchronous context, with the lines that its workers log.
 
-    It goes before the first gRPC server of a process: starting Ray holds up the loop, and forks. Where agents are
-    Kubernetes Jobs there is none; where this process has one already, that is it.
+    Enter it before a process's first gRPC server, since starting Ray blocks the loop, and forks. It does nothing where
+    agents are Kubernetes Jobs, or where Ray is initialised already.
     """
     if settings.executor == "kubernetes" or ray.is_initialized():
         yield
@@ -166,7 +166,7 @@ async def ray_started(settings: Settings) -> AsyncGenerator[None]:
 
 
 async def _log_lines(logs: Path) -> None:
-    """Copy what hosts of a private cluster log to standard error: Ray has it in files, which go with the cluster."""
+    """Copy the log lines of a private cluster's hosts to standard error: Ray deletes their files with the cluster."""
     ends: dict[Path, int] = {}
     pause = _LINES_SECONDS
     try:
@@ -178,16 +178,16 @@ async def _log_lines(logs: Path) -> None:
 
 
 def _copy_lines(logs: Path, ends: dict[Path, int]) -> bool:
-    """Copy what is new; whether there was anything."""
+    """Copy new lines; returns whether there were any."""
     before = sum(ends.values())
     for path in logs.glob("worker-*.err"):
         with suppress(OSError), path.open("rb") as file:
             file.seek(ends.get(path, 0))
             data = file.read(_MOST_BYTES)
-            # A longer line comes in parts.
+            # A line of more than `_MOST_BYTES` is copied in parts.
             whole = data[: data.rfind(b"\n") + 1] or (data if len(data) == _MOST_BYTES else b"")
             ends[path] = ends.get(path, 0) + len(whole)
-            # Lines with a colon are Ray's, for a log monitor of its own. What a fault quotes must not steer a terminal.
+            # Lines that begin with a colon are for Ray's own log monitor. Quoted text must not control a terminal.
             lines = _CONTROLS.sub("?", whole.decode(errors="replace")).split("\n")
             shown_lines = [line for line in lines if line and line[0] != ":"]
             print(*shown_lines, sep="\n", end="\n" if shown_lines else "", file=sys.stderr, flush=True)
@@ -196,25 +196,25 @@ def _copy_lines(logs: Path, ends: dict[Path, int]) -> bool:
 
 @asynccontextmanager
 async def ray_watched(settings: Settings, lost: Callable[[], None]) -> AsyncGenerator[None]:
-    """Call `lost` once the node that this process joined the named cluster by is gone; look until the context ends.
+    """Call `lost` when the cluster's node that this process is connected to is gone; watch until the context ends.
 
-    A driver does not find its way to a node that was restarted, so its process has to be, too. A private cluster
-    is not looked at: it goes with this process.
+    A driver cannot reconnect to a restarted node, so its process must restart, too. A private cluster is not watched:
+    it ends with this process.
     """
     if not settings.ray_address or not ray.is_initialized():
         yield
         return
     own_node = ray.get_runtime_context().get_node_id()
-    async with in_background(_look(lambda: _alive(own_node), lost), name="ray-node"):
+    async with in_background(_watch(lambda: _alive(own_node), lost), name="ray-node"):
         yield
 
 
-async def _look(alive: Callable[[], bool], lost: Callable[[], None]) -> None:
+async def _watch(alive: Callable[[], bool], lost: Callable[[], None]) -> None:
     try:
-        while await asyncio.to_thread(alive):  # noqa: ASYNC110 - Ray tells nobody
+        while await asyncio.to_thread(alive):  # noqa: ASYNC110 - Ray sends no notification
             await asyncio.sleep(_LOOK_SECONDS)
         _log.error("the Ray node of this process has gone")
-    except Exception:  # noqa: BLE001 - nobody waits for this task, and a Ray that cannot be asked is as good as none
+    except Exception:  # noqa: BLE001 - nobody awaits this task, and an unreachable Ray is as lost as a dead one
         _log.exception("Ray does not list its nodes")
     lost()
 
@@ -224,31 +224,31 @@ def _alive(node_id: str) -> bool:
 
 
 def ray_nodes() -> list[dict[str, Any]]:
-    """The nodes of the cluster, those that are gone among them."""
+    """The nodes of the cluster, dead ones included."""
     return cast("list[dict[str, Any]]", ray.nodes())
 
 
 def _log_in(token: str) -> None:
-    """Have everything that this process and its children say to Ray carry a token."""
+    """Authenticate this process and its children to Ray with a token."""
     os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=token)
-    # Ray reads its environment once, when it is imported; that may have been before there was a token.
+    # Ray reads its environment at its import, which may have been before the token was set.
     native = cast("Any", _raylet)
     native.Config.initialize("")
     native.AuthenticationTokenLoader.instance().reset_cache()
 
 
 def _own(directory: Path) -> int:
-    """Hold a lock in a directory for as long as this process lives; the descriptor that holds it."""
+    """Lock a directory for the lifetime of this process; returns the descriptor that holds the lock."""
     draft = directory / f".{_OWNER}"
     descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
-    # Named once it is locked: another process that starts takes whatever is not for the rest of a killed one.
+    # Renamed when it is locked: another starting process removes directories with an unlocked file as leftovers.
     draft.rename(directory / _OWNER)
     return descriptor
 
 
-def _reap() -> None:
-    """Remove what private clusters of killed processes left."""
+def _remove_leftovers() -> None:
+    """Remove the directories that killed processes' private clusters left."""
     for owner in _SHORT.glob(f"{_PREFIX}*/{_OWNER}"):
         with suppress(OSError), owner.open() as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,7 +1,7 @@
-"""Which model servers settings name, and which there are now; what asks them is made in `factories`, a second to load.
+"""The model servers in the settings, and the current servers of addresses that list them.
 
-An address is the URL of a server, or says where the URLs are found: `dns+http://NAME:PORT/v1` has a server at each
-address that the name has, `file:/PATH` has the URLs in a file.
+An address is the URL of a server, or lists several: `dns+http://NAME:PORT/v1` has a server at each IP address of the
+name, `file:/PATH` names a file of URLs. Their clients are made in `factories`, which takes a second to import.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from swe_ai_fleet.settings import Settings, listed
 _FIREWORKS_KEY = "fw_"
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 LOOK_SECONDS = 5.0
-"""Between two looks at where servers are found."""
+"""The time between two look-ups of such lists."""
 _DNS, _FILE = "dns+http", "file"
 _MOST_BYTES = 256 * 1024
 _MOST_SERVERS = 1_000
@@ -35,9 +35,9 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provider:
-    """A preset. `default_model` is used where none is named; `model_prefix` completes a short model name.
+    """A preset. `default_model` is used without a model name; `model_prefix` completes a short one.
 
-    `is_organisation` marks a prefix that real model names begin with as well (`openai/gpt-oss-20b`).
+    `is_organisation`: model names on other servers may begin with the provider's name as well (`openai/gpt-oss-20b`).
     """
 
     base_url: str
@@ -48,9 +48,9 @@ class Provider:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelEndpoint:
-    """What `OpenAIChatModel` connects to. An empty model is the first one the server lists.
+    """A server for `OpenAIChatModel`. An empty model is the first one the server lists.
 
-    `note` is a word to the operator where the URL won against the provider that the model's name asks for.
+    `note` warns the operator that the URL overrides the provider in the model's name.
     """
 
     base_url: str
@@ -77,11 +77,11 @@ PROVIDERS: Mapping[str, Provider] = MappingProxyType(
 def provider_endpoint(
     model: str, base_url: str, api_key: str, *, provider_keys: Mapping[str, str] = _NOTHING
 ) -> ModelEndpoint:
-    """The endpoint that a model name like `ollama/llama3.1` stands for.
+    """The endpoint of a model name like `ollama/llama3.1`.
 
     A base URL always wins over the preset's, with a note. Without one, the prefix picks the preset, a Fireworks key
     picks Fireworks, and anything else is a vLLM server on this machine. `provider_keys` are keys by the names of
-    providers, each for its own provider alone; `api_key` goes before them.
+    providers, each sent to its own provider only; `api_key` takes precedence.
     """
     note = ""
     name, slash, rest = model.partition("/")
@@ -110,42 +110,42 @@ def _same_host(url: str, other: str) -> bool:
 
 
 def model_endpoints(settings: Settings) -> tuple[ModelEndpoint, ...]:
-    """What settings name, addresses where servers are found among it, each with the key that is its own."""
+    """The addresses in the settings, lists of servers included, each with its own key."""
     return _endpoints(settings, listed(settings.model_url) or ("",))
 
 
 def shown_url(endpoint: ModelEndpoint) -> str:
-    """Where a server is, without what may be a secret: user, password and query."""
+    """A server's URL without possible secrets: user, password and query."""
     return re.sub(r"//[^/]*@", "//", endpoint.base_url).partition("?")[0]
 
 
 @dataclass(kw_only=True, eq=False)
 class ModelServers:
-    """The model servers that settings lead to, looked up anew each time.
+    """The current model servers of the settings' addresses.
 
-    What cannot be looked up, or is empty, changes nothing: a name server that is away, or a file half written, must not
-    take servers away that answer. Raises InvalidRequest for an address that is malformed.
+    A look-up that fails, or finds no server, changes nothing: an unreachable name server or a half-written file must
+    not remove servers that work. Raises InvalidRequest for a malformed address.
     """
 
     settings: Settings
-    _known: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    _found: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     _faults: dict[str, str] = field(default_factory=dict[str, str])
 
     def __post_init__(self) -> None:
-        self.source = ", ".join(address for address in listed(self.settings.model_url) if _found_by(address))
-        """The addresses where servers are found; empty: all are known."""
+        self.source = ", ".join(address for address in listed(self.settings.model_url) if _list_kind(address))
+        """The addresses that list servers; empty if all addresses are servers' URLs."""
 
     async def look(self) -> tuple[ModelEndpoint, ...]:
-        """The current servers; the last known ones where a look-up fails."""
+        """The current servers; where a look-up fails, the last ones found."""
         urls: list[str] = []
         for address in listed(self.settings.model_url) or ("",):
-            urls += await self._urls(address) if _found_by(address) else (address,)
+            urls += await self._urls(address) if _list_kind(address) else (address,)
         return _endpoints(self.settings, tuple(dict.fromkeys(urls))[:_MOST_SERVERS])
 
     async def _urls(self, address: str) -> Sequence[str]:
         try:
             addresses = (
-                await _resolved(address) if _found_by(address) == _DNS else await asyncio.to_thread(_read, address)
+                await _resolved(address) if _list_kind(address) == _DNS else await asyncio.to_thread(_read, address)
             )
             fault = "" if addresses else "it has no server"
         except (OSError, ValueError) as error:
@@ -154,8 +154,8 @@ class ModelServers:
             self._faults[address] = fault
             _log.warning("model.servers_not_found" if fault else "model.servers_found", address=address, reason=fault)
         if addresses:
-            self._known[address] = addresses
-        return self._known.get(address, ())
+            self._found[address] = addresses
+        return self._found.get(address, ())
 
 
 def _endpoints(settings: Settings, urls: Sequence[str]) -> tuple[ModelEndpoint, ...]:
@@ -165,8 +165,8 @@ def _endpoints(settings: Settings, urls: Sequence[str]) -> tuple[ModelEndpoint, 
     )
 
 
-def _found_by(address: str) -> str:
-    """How servers are found at an address; empty where it is a server's own. Raises InvalidRequest."""
+def _list_kind(address: str) -> str:
+    """The kind of list behind an address; empty for the URL of a server. Raises InvalidRequest."""
     parts = urlsplit(address)
     if parts.scheme != _FILE and not parts.scheme.startswith("dns"):
         return ""
@@ -180,7 +180,7 @@ def _found_by(address: str) -> str:
 
 
 async def _resolved(address: str) -> tuple[str, ...]:
-    """A URL for each address that a name has. Raises OSError."""
+    """A URL for each IP address of a name. Raises OSError."""
     parts = urlsplit(address)
     infos = await asyncio.get_running_loop().getaddrinfo(parts.hostname, parts.port, type=socket.SOCK_STREAM)
     hosts = sorted({f"[{ip}]" if ":" in (ip := str(to[0])) else ip for *_, to in infos})
@@ -190,10 +190,9 @@ async def _resolved(address: str) -> tuple[str, ...]:
 def _read(address: str) -> tuple[str, ...]:
     """The URLs in a file: one a line, `#` begins a comment; or a list in JSON. Raises OSError, ValueError.
 
-    Every server in it gets the prompts and the key, so that a file that everybody may write is refused. None of its
-    URLs may have a password of its own.
+    Every server in it receives prompts and the key, so a world-writable file is refused. URLs may not contain a login.
     """
-    # A FIFO would be waited for.
+    # Non-blocking, because opening a FIFO would wait for a writer.
     with open(os.open(urlsplit(address).path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # noqa: PTH123
         mode = os.fstat(file.fileno()).st_mode
         if not stat.S_ISREG(mode) or mode & stat.S_IWOTH:

@@ -1,6 +1,6 @@
-"""A NATS server of our own on one machine: a child process with its data in one directory.
+"""A NATS server as a child process with its data in one directory, for a fleet on one machine.
 
-The state of a fleet lies there, or on the server that settings name.
+A fleet's state is stored there, or on the server in the settings.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ _USER = "fleet"
 _RELOADED = b"Reloaded server configuration"
 # Below what Linux gives to outgoing connections, one of which could hold the port when the server comes back.
 _PORTS = range(20_000, 32_768)
-# Runs in a fresh interpreter between fork and the server, where a pre-exec function would not be safe beside threads.
-# The check of the parent's pid catches a parent that died before the signal was asked for. Linux sends the signal when
-# the thread that started the server ends, so that has to be a lasting one (the main thread's event loop).
+# Runs in a fresh interpreter between fork and the server, since a pre-exec function is not safe beside threads.
+# The check of the parent's pid covers a parent that died before the signal was requested. Linux sends the signal when
+# the thread that started the server ends, so that must be a lasting one (the main thread's event loop).
 _DIE_WITH_PARENT = """
 import ctypes, os, signal, sys
 prctl = getattr(ctypes.CDLL(None), "prctl", None)
@@ -55,7 +55,7 @@ os.execv(sys.argv[2], sys.argv[2:])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NatsAddress:
-    """How to reach a server: the address has a login, and the token is one where an orchestrator runs.
+    """How to reach a server: the URL contains a login; the token alone is a login while an orchestrator runs.
 
     `pid` is the server's own process.
     """
@@ -66,15 +66,15 @@ class NatsAddress:
 
 
 class EmbeddedNats:
-    """A `nats-server` with JetStream on loopback for as long as the context lasts.
+    """A `nats-server` with JetStream on loopback until the context ends.
 
-    The data and the token outlive it: the next server on the same directory goes on with them, on the same port when
-    that is free. The server ends with this process, however it ends. It has the fleet's account, with one user, and one
-    for the hosts of each tenant, which orchestrators let in.
+    Data and token are kept: the next server on the same directory continues with them, on the same port if that is
+    free. The server ends with this process, however that ends. It has the fleet's account, with one user, and one for
+    each tenant's hosts, whose logins orchestrators check.
 
     Args:
-        directory: Where everything lies; created with access for the owner only. One server at a time.
-        max_file_bytes: What JetStream may store in all, 0 for the server's own default (most of the disk's free space).
+        directory: All files of the server; created with access for the owner only. One server at a time.
+        max_file_bytes: JetStream's storage limit, 0 for the server's own default (most of the disk's free space).
     """
 
     def __init__(self, directory: Path, *, port: int = 0, max_file_bytes: int = 0) -> None:
@@ -88,12 +88,12 @@ class EmbeddedNats:
 
     @property
     def issuer_file(self) -> Path:
-        """The key of those who let hosts in."""
+        """The key that signs hosts' logins."""
         return self._directory / "issuer.nkey"
 
     @property
     def address(self) -> NatsAddress:
-        """Where it listens. Raises PreconditionFailed outside the context."""
+        """The address of the server. Raises PreconditionFailed outside the context."""
         if self._address is None:
             raise PreconditionFailed("the embedded NATS server is not running")
         return self._address
@@ -103,7 +103,7 @@ class EmbeddedNats:
 
         Raises:
             PreconditionFailed: No `nats-server` is installed, or the directory is in use.
-            Unavailable: It ended or did not listen in time; the message has the end of its log.
+            Unavailable: It ended, or did not listen in time; the message has the end of its log.
         """
         binary = _binary()
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -119,15 +119,15 @@ class EmbeddedNats:
         await self._stop()
 
     async def wait(self) -> int:
-        """Wait until the server ends, by itself or stopped; its exit status."""
+        """Wait for the end of the server; returns its exit status."""
         if self._process is None:
             raise PreconditionFailed("the embedded NATS server is not running")
         return await self._process.wait()
 
     async def admit(self, tenant: str) -> None:
-        """Have an account for the hosts of a tenant; a new one costs all other hosts their connection once.
+        """Create the account of a tenant's hosts if it is missing, which disconnects all other hosts once.
 
-        Raises Unavailable where the server does not take it.
+        Raises Unavailable where the server does not reload.
         """
         async with self._admitting:
             tenants = _tenants(self._directory)
@@ -135,7 +135,7 @@ class EmbeddedNats:
                 return
             write_private(self._directory / "tenants.json", json.dumps([*tenants, tenant]))
             write_private(self._directory / "nats.conf", self._config(_token(self._directory)))
-            # What an account of the first reload imports, the server subscribes to with the second one.
+            # The server subscribes to a new account's imports only at the second reload.
             for _ in range(2):
                 await self._reload()
 
@@ -143,12 +143,12 @@ class EmbeddedNats:
         if self._process is None:
             raise PreconditionFailed("the embedded NATS server is not running")
         log = self._directory / "nats.log"
-        seen = log.stat().st_size
+        log_end = log.stat().st_size
         self._process.send_signal(signal.SIGHUP)
         try:
             async with asyncio.timeout(START_SECONDS):
-                # The server tells nobody else.
-                while _RELOADED not in await asyncio.to_thread(_since, log, seen):  # noqa: ASYNC110
+                # The log is the only sign of the reload.
+                while _RELOADED not in await asyncio.to_thread(_log_since, log, log_end):  # noqa: ASYNC110
                     await asyncio.sleep(_POLL_SECONDS)
         except TimeoutError:
             raise Unavailable(f"nats-server did not reload its configuration:\n{_tail(log)}") from None
@@ -156,7 +156,7 @@ class EmbeddedNats:
     async def _start(self, binary: str) -> NatsAddress:
         token = _token(self._directory)
         keep_private(self.issuer_file, lambda: new_seed(account=True))
-        _into_account(self._directory / "jetstream" / "jetstream")
+        _migrate_store(self._directory / "jetstream" / "jetstream")
         config = self._directory / "nats.conf"
         self._port = self._port or _choose_port(self._directory)
         write_private(config, self._config(token))
@@ -293,8 +293,8 @@ async def _locked(directory: Path) -> BinaryIO:
 def _token(directory: Path) -> str:
     path = directory / "token"
     with contextlib.suppress(FileNotFoundError):
-        if kept := path.read_text().strip():
-            return kept
+        if token := path.read_text().strip():
+            return token
     token = secrets.token_urlsafe(32)
     write_private(path, token)
     return token
@@ -308,16 +308,16 @@ def _tenants(directory: Path) -> tuple[str, ...]:
         return (DEFAULT_TENANT,)
 
 
-def _into_account(store: Path) -> None:
-    """Move what a server without accounts stored to the account of the fleet."""
+def _migrate_store(store: Path) -> None:
+    """Move the data of a server without accounts into the fleet's account."""
     old, new = store / "$G", store / ACCOUNT
     if old.exists() and not new.exists():
         old.rename(new)
 
 
-def _since(log: Path, offset: int) -> bytes:
+def _log_since(log: Path, offset: int) -> bytes:
     with log.open("rb") as file:
-        # A log that was begun anew meanwhile is shorter.
+        # A rotated log is shorter.
         file.seek(offset if log.stat().st_size >= offset else 0)
         return file.read()
 
@@ -358,7 +358,7 @@ def _tail(log: Path) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class State:
-    """The log, its streams made. `settings` hold the address that was really taken; `server`: that of ours."""
+    """The log, with its streams. `settings` have the actual address; `server` is our own one, if it was started."""
 
     settings: Settings
     log: JetStream
@@ -367,7 +367,7 @@ class State:
 
 @asynccontextmanager
 async def open_state(settings: Settings, *, name: str) -> AsyncGenerator[State]:
-    """Connect to NATS under a name, or start it first, until the context ends.
+    """Connect to NATS under a name, starting a server if the settings have none, until the context ends.
 
     Raises PreconditionFailed and Unavailable naming the setting at fault.
     """

@@ -1,4 +1,4 @@
-"""The load of a node: processors and memory as Linux tells them, GPUs as nvidia-smi does, calls to model servers."""
+"""The load of a node: processors and memory from /proc, GPUs from nvidia-smi, calls to model servers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MEBIBYTE = 1 << 20
 
 
 async def host_report(probe: NodeProbe, models: Mapping[str, ChatModel]) -> HostReport:
-    """This process, the machine it is on, and its calls under way at model servers, of the pools of all profiles."""
+    """The load of this process and its machine, and its running calls at model servers in all profiles' pools."""
     pools = {id(model): model for model in models.values() if isinstance(model, ModelPool)}.values()
     endpoints = added_up(
         EndpointUse(
@@ -46,22 +46,22 @@ async def host_report(probe: NodeProbe, models: Mapping[str, ChatModel]) -> Host
 
 
 def added_up(uses: Iterable[EndpointUse]) -> tuple[EndpointUse, ...]:
-    """The same, one for each URL."""
-    endpoint_uses: dict[str, EndpointUse] = {}
+    """The uses summed by URL."""
+    sums: dict[str, EndpointUse] = {}
     for use in uses:
-        sum_so_far = endpoint_uses.get(use.url, EndpointUse(url=use.url, in_flight=0, sessions=0))
-        endpoint_uses[use.url] = EndpointUse(
+        sum_so_far = sums.get(use.url, EndpointUse(url=use.url, in_flight=0, sessions=0))
+        sums[use.url] = EndpointUse(
             url=use.url,
             in_flight=sum_so_far.in_flight + use.in_flight,
             sessions=sum_so_far.sessions + use.sessions,
             last_fault=sum_so_far.last_fault or use.last_fault,
             open_circuits=sum_so_far.open_circuits + use.open_circuits,
         )
-    return tuple(endpoint_uses.values())
+    return tuple(sums.values())
 
 
 class NodeProbe:
-    """Measures the machine that this process runs on; what it said a moment ago it says again."""
+    """Measures this process's machine; a recent measurement is returned again."""
 
     def __init__(self, node_id: str = "") -> None:
         self._node_id = node_id
@@ -119,24 +119,24 @@ class NodeProbe:
             output = b""
         finally:
             if process.returncode is None:
-                # All of its session: a wrapper's child would keep the pipe open.
+                # The whole session: a wrapper's child would keep the pipe open.
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
                 await asyncio.wait([asyncio.create_task(process.wait())], timeout=_END_SECONDS)
                 if process.returncode is None:
-                    # It hangs in the driver, where no signal reaches it, as the next one would.
+                    # It hangs in the driver, where no signal reaches it; the next one would hang as well.
                     self._nvidia = ""
         return read_gpus(output.decode(errors="replace"))
 
 
 def read_gpus(output: str) -> tuple[GpuStatus, ...]:
-    """The GPUs in what nvidia-smi prints as CSV without units; a line that is none is left out."""
+    """The GPUs in nvidia-smi's CSV without units; malformed lines are left out."""
     gpu_statuses: list[GpuStatus] = []
     for line in output.splitlines()[:_MOST_GPUS]:
         cells = [cell.strip() for cell in line.split(",")]
         if len(cells) != len(_GPU_FIELDS.split(",")) or not (cells[0].isascii() and cells[0].isdecimal()):
             continue
-        utilization, used, total = (number_in(cell, 0, 1e15) for cell in cells[2:])
+        utilization, used, total = (number_in(cell, 1e15) for cell in cells[2:])
         gpu_statuses.append(
             GpuStatus(
                 index=int(cells[0]),
@@ -150,7 +150,7 @@ def read_gpus(output: str) -> tuple[GpuStatus, ...]:
 
 
 def _own_memory() -> int:
-    """The resident memory of this process, in bytes; 0 where nothing says."""
+    """The resident memory of this process, in bytes; 0 where it is unknown."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, IndexError):
@@ -158,7 +158,7 @@ def _own_memory() -> int:
 
 
 def ray_node() -> str:
-    """What Ray calls the machine that this process is on; empty outside of Ray."""
+    """Ray's id of this process's node; empty outside of Ray."""
     import ray
 
     return str(ray.get_runtime_context().get_node_id()) if ray.is_initialized() else ""
@@ -176,7 +176,7 @@ def _processor_times() -> tuple[int, int] | None:
 
 
 def _memory() -> tuple[int, int | None]:
-    """(all, what is not available) in bytes."""
+    """(total, used) in bytes: used is what is not available."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
         sizes = {name: int(rest.split()[0]) * 1024 for name, _, rest in (line.partition(":") for line in lines)}

@@ -1,6 +1,6 @@
-"""Files that only their owner can read (keys, tokens, cards): whole or not there at all, and never a key twice.
+"""Files that only their owner can read (keys, tokens, cards), written atomically; keys are never overwritten.
 
-The seed of an nkey of NATS lies in such a file, its public key in the server's configuration.
+The seed of a NATS nkey is in such a file, its public key in the server's configuration.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from swe_ai_fleet.domain.errors import PreconditionFailed
 
 
 def write_private(path: Path, text: str) -> None:
-    """Write a file that only its owner can read; whoever reads has the old or the new one."""
+    """Write a file that only its owner can read; a reader sees the old or the new content."""
     _draft(path, text).replace(path)
 
 
 def keep_private(path: Path, make: Callable[[], str]) -> bool:
-    """Write a file that is not there yet; False where there is one, which stays as it is."""
+    """Write a file that does not exist yet; False where it does, and stays as it is."""
     if path.exists():
         return False
     draft = _draft(path, make())
     try:
-        # Unlike a renaming, this does not take the place of what another process has just written.
+        # Unlike renaming, this does not replace a file that another process has just written.
         path.hardlink_to(draft)
     except FileExistsError:
         return False
@@ -34,26 +34,26 @@ def keep_private(path: Path, make: Callable[[], str]) -> bool:
     return True
 
 
-def kept_token(path: Path) -> str:
-    """The token in a file, made at the first start; of several that start at once all get the same."""
+def stored_token(path: Path) -> str:
+    """The token in a file, made at the first start; processes that start at once get the same one."""
     keep_private(path, lambda: secrets.token_urlsafe(32))
     return path.read_text().strip()
 
 
 def _draft(path: Path, text: str) -> Path:
-    """A file beside it with the text, of a name that nobody else takes."""
+    """A file with the text and a unique name, beside `path`."""
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         file.write(text)
         file.flush()
-        # A key that is there but empty after a loss of power would never be written again.
+        # After a loss of power, an empty key file would never be written again.
         os.fsync(file.fileno())
     return draft
 
 
 def new_seed(*, account: bool = False) -> str:
-    """The seed of a new user, or of an account."""
+    """The seed of a new user's nkey, or of an account's."""
     import nkeys
 
     library = cast("Any", nkeys)
@@ -62,7 +62,7 @@ def new_seed(*, account: bool = False) -> str:
 
 
 def public_key(path: Path, *, as_user: bool = False) -> str:
-    """The public key of the seed in a file; `as_user`, that of a user with the key of an account.
+    """The public key of the seed in a file; `as_user`: of an account's seed used as a user's.
 
     Raises PreconditionFailed where there is no seed.
     """

@@ -1,6 +1,6 @@
-"""The fleet on Ray: a pool of hosts, the least busy one first, a lost one replaced.
+"""The fleet on Ray: a pool of hosts; the least busy host is used first, lost hosts are replaced.
 
-A new host tells its release before it is given anything. One that does not fit ends, and its node gets no other.
+A new host reports its release before its first call. An incompatible host is ended, and its node gets no other.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ _log = structlog.get_logger()
 T = TypeVar("T")
 _CANCEL_SECONDS = 15.0
 _LOOK_SECONDS, _IDLE_LOOK_SECONDS = 2.0, 10.0
-"""Nodes that join or leave are noticed after so long, with and without work. Ray tells nobody of them."""
+"""Seconds until nodes that join or leave are noticed, with and without work. Ray sends no notification."""
 _WARM_SECONDS = 120.0
 _MEASURED = 64
 _CHECKS_PER_HOST = 8
-"""Room beside a host's agents, so that the check of a finished candidate never waits for an agent."""
+"""Calls beside a host's agents, so that the check of a finished candidate never waits for an agent."""
 
 
-class _Misfit(Exception):
-    """A host that may not work for this orchestrator, or has ended before it began."""
+class _HostRefused(Exception):
+    """A host of an incompatible release, or one that ended before its call began."""
 
 
 @dataclass(kw_only=True)
@@ -59,9 +59,9 @@ class RayFleet:
     Made by `open_ray_fleet`; Ray must be initialised.
 
     Attributes:
-        logins: Lets hosts log in to NATS; None: with what `settings` have.
-        me: This orchestrator, by whose name its hosts are drained.
-        unfit: Nodes whose hosts are of a release that does not fit, and why, by id.
+        logins: Grants hosts' logins to NATS; None: hosts use that of `settings`.
+        me: This orchestrator's name, which prefixes its hosts' names in drains.
+        unfit: Why the hosts of a node are incompatible, by the node's id.
     """
 
     settings: Settings
@@ -75,12 +75,12 @@ class RayFleet:
     _open_nodes: int = 1
     _draining: set[str] = field(default_factory=set[str])
     _cluster: tuple[list[dict[str, Any]], set[str]] | None = None
-    """All nodes, those that are gone among them, and the ids of those that Ray itself drains."""
+    """All nodes, dead ones included, and the ids of those that Ray itself drains."""
     _names: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
 
     @property
     def running(self) -> int:
-        """Calls under way on all hosts."""
+        """The running calls on all hosts."""
         return sum(host.busy for host in self._hosts)
 
     @property
@@ -88,32 +88,32 @@ class RayFleet:
         return tuple(host.name for host in self._hosts)
 
     async def run(self, assignment: Assignment[T]) -> T:
-        """One assignment on the least busy host. Raises AgentLost when the host dies, FleetErrors of the work."""
-        sent = to_json(assignment)
+        """Run one assignment on the least busy host. Raises AgentLost when the host dies, FleetErrors of the work."""
+        document = to_json(assignment)
         value = await self._call(
-            lambda actor, login: actor.run_assignment.remote(assignment.kind, sent, login), assignment.task.tenant
+            lambda actor, login: actor.run_assignment.remote(assignment.kind, document, login), assignment.task.tenant
         )
         return from_json(assignment.gives, value)
 
     async def forget(self, tenant: str, executions: Sequence[str], uploads: Sequence[str], *, whole: bool) -> None:
-        """Have every node remove what it keeps of ended executions; see `GitWorkspaceProvider.forget`.
+        """Have every node remove the files of ended executions; see `GitWorkspaceProvider.forget`.
 
-        Raises Unavailable where a node did not: it is to be asked again.
+        Raises Unavailable where a node did not; call it again then.
         """
         task = cast("Any", ray.remote(_forget))
-        about = self.host_settings(), tenant, list(executions), list(uploads), whole
+        arguments = self.host_settings(), tenant, list(executions), list(uploads), whole
         nodes = [node["NodeID"] for node in ray_nodes() if node["Alive"]] if self.settings.ray_address else []
-        places = (NodeAffinitySchedulingStrategy(node, soft=False) for node in nodes)
+        strategies = (NodeAffinitySchedulingStrategy(node, soft=False) for node in nodes)
         try:
             await asyncio.gather(
-                *(task.options(num_cpus=0, scheduling_strategy=place).remote(*about) for place in places)
+                *(task.options(num_cpus=0, scheduling_strategy=strategy).remote(*arguments) for strategy in strategies)
             )
         except RayError as error:
             fault = f"a Ray node did not erase its caches: {type(error).__name__}"
             raise Unavailable(fault, hint="erase again") from None
 
     def component(self) -> Component:
-        """Ray, as it is seen from here."""
+        """The state of Ray for this process."""
         message = f"{counted(len(self._hosts), 'host')}, {counted(self.running, 'call')} running"
         state = ComponentState.UP if ray.is_initialized() else ComponentState.DOWN
         if self.unfit:
@@ -124,8 +124,8 @@ class RayFleet:
         return Component(name="ray", state=state, message=message, version=ray.__version__)
 
     async def measure(self) -> tuple[HostStatus, ...]:
-        """Every host as it is now; one that does not answer within 2 seconds counts as not alive. Raises nothing."""
-        # A host without a release is still being started.
+        """The status of every host; without an answer within 2 seconds it is not alive. Raises nothing."""
+        # A host without a release is still starting.
         started = [host for host in self._hosts if host.release is not None][:_MEASURED]
         reports = await asyncio.gather(*(host.report() for host in started))
         by_name = dict(zip((host.name for host in started), reports, strict=True))
@@ -137,27 +137,27 @@ class RayFleet:
                 started_at=host.started_at,
                 alive=host.name not in by_name or by_name[host.name] is not None,
                 report=by_name.get(host.name),
-                draining=self._leaves(host),
+                draining=self._is_drained(host),
                 version=str(host.release or ""),
             )
             for host in self._hosts
         )
 
     async def warm(self) -> None:
-        """Start the first host, so that the first task finds it ready; without a pool there is none to warm."""
-        if self._alone:
+        """Start the first host, so that the first task finds it ready; without a pool this does nothing."""
+        if self._one_agent_per_actor:
             return
         try:
             async with asyncio.timeout(_WARM_SECONDS):
                 await self._call(lambda actor, login: actor.ready.remote(login), DEFAULT_TENANT)
         except (AgentLost, TimeoutError) as error:
-            # The first task starts another one, or waits for a node that takes it.
+            # The first task starts another host, or waits for a node with room.
             _log.warning("the first host is not ready", reason=str(error), unfit=len(self.unfit))
 
     async def look(self) -> None:
-        """See which nodes there are. Drained hosts end, and all but one after `ray_idle_seconds` without work."""
+        """List the nodes; end hosts that are drained, and all but one that were idle for `ray_idle_seconds`."""
         if self.settings.ray_address or self._cluster is None:
-            # A Ray of this process's own has one node, for ever.
+            # A private Ray always has the same node.
             self._cluster = await asyncio.to_thread(lambda: (ray_nodes(), set(state.get_draining_nodes())))
         nodes, self._draining = self._cluster
         self.nodes = tuple(
@@ -172,23 +172,23 @@ class RayFleet:
             for node in nodes
         )
         alive: dict[str, dict[str, float]] = {node["NodeID"]: node["Resources"] for node in nodes if node["Alive"]}
-        # What is gone does not count against anything any more: its successor has another id.
+        # Dead nodes are dropped, since a restarted node has another id.
         self.unfit = {node_id: why for node_id, why in self.unfit.items() if node_id in alive}
-        closed, required = self._closed(), self.settings.ray_resources.items()
+        closed, required = self._closed_nodes(), self.settings.ray_resources.items()
         self._open_nodes = sum(
             node_id not in closed and all(offered.get(name, 0.0) >= amount for name, amount in required)
             for node_id, offered in alive.items()
         )
         before = time.monotonic() - (self.settings.ray_idle_seconds or math.inf)
         for number, host in enumerate(tuple(self._hosts)):
-            drain, leaves = self._drain(host), self._leaves(host)
-            idle = not host.busy and (leaves or (number and host.idle_since < before))
+            drain, drained = self._drain(host), self._is_drained(host)
+            idle = not host.busy and (drained or (number and host.idle_since < before))
             if idle or (drain is not None and drain.over):
-                _log.info("a host ends", host=host.name, drained=leaves, calls=host.busy)
+                _log.info("a host ends", host=host.name, drained=drained, calls=host.busy)
                 self._end(host)
 
-    def _leaves(self, host: RayHost) -> bool:
-        """Whether a host is given nothing more: it is drained, or its node is, by an operator or by Ray."""
+    def _is_drained(self, host: RayHost) -> bool:
+        """Whether a host gets no more calls: it or its node is drained by an operator, or its node by Ray."""
         return host.node_id in self._draining or self._drain(host) is not None
 
     def _drain(self, host: RayHost) -> Drain | None:
@@ -197,24 +197,24 @@ class RayFleet:
         own = self.drains.get(DrainTarget.HOST, f"{self.me}.{host.name}")
         return own or self.drains.get(DrainTarget.NODE, host.node_id)
 
-    def _closed(self) -> list[str]:
-        """The nodes that get no host."""
+    def _closed_nodes(self) -> list[str]:
+        """The nodes that get no new host."""
         drained = self.drains.names(DrainTarget.NODE) if self.drains is not None else ()
         return sorted({*self._draining, *self.unfit, *drained})
 
     async def close(self) -> None:
-        """End every host and what runs on it."""
+        """End every host with its calls."""
         for host in tuple(self._hosts):
             self._end(host)
         await asyncio.gather(*self._ending)
 
     async def _call(self, call: Callable[[Any, str], Awaitable[Any]], tenant: str) -> bytes:
         while True:
-            host = self._host(tenant)
+            host = self._choose_host(tenant)
             host.busy += 1
             try:
                 return await self._settled(call(host.actor, await self._login(host)))
-            except _Misfit:
+            except _HostRefused:
                 continue
             except RayError as error:
                 # An unreachable host must stop before its replacement starts.
@@ -223,11 +223,11 @@ class RayFleet:
             finally:
                 host.busy -= 1
                 host.idle_since = time.monotonic()
-                if self._alone and host in self._hosts:
+                if self._one_agent_per_actor and host in self._hosts:
                     self._end(host)
 
     async def _settled(self, reference: Awaitable[Any]) -> Any:
-        """The call's value; its fault as the exception it was; cancelled together with the caller."""
+        """The value of a call, which is cancelled with its caller. Raises the call's own fault."""
         call = asyncio.ensure_future(reference)
         try:
             return await asyncio.shield(call)
@@ -235,7 +235,7 @@ class RayFleet:
             ray.cancel(reference)
             await asyncio.wait([call], timeout=_CANCEL_SECONDS)
             if call.done() and not call.cancelled():
-                call.exception()  # looked at, so that nobody complains about a fault that was ours to cause
+                call.exception()  # retrieved, so that asyncio does not log the fault that this cancellation caused
             raise
         except RayTaskError as error:
             fault = _cause(error)
@@ -245,47 +245,51 @@ class RayFleet:
             raise InternalFault(f"a run failed with an internal error ({type(fault).__name__}); see the log") from error
 
     async def _login(self, host: RayHost) -> str:
-        """How a host logs in to NATS, granted with the first call to it. Raises _Misfit, RayError, Unavailable."""
+        """A host's login to NATS, granted at its first call. Raises _HostRefused, RayError, Unavailable."""
         async with host.granting:
             if host.release is None and (fault := this_release().misfit(await host.greet())):
                 self.unfit[host.node_id] = fault
                 _log.error("a host was refused", host=host.name, node=host.node_id, reason=fault)
                 self._end(host)
             if host not in self._hosts:
-                raise _Misfit
+                raise _HostRefused
             if self.logins is not None and not host.login:
                 host.login = await self.logins.grant(host.tenant)
             return host.login
 
-    def _host(self, tenant: str) -> RayHost:
-        """The tenant's least busy host with room, else a new one; every node gets one before any gets a second.
+    def _choose_host(self, tenant: str) -> RayHost:
+        """The tenant's least busy host with room, else a new one; each node gets one host before any gets a second.
 
-        No host ever serves two tenants. Where there may be no more, one that does nothing for another tenant ends; only
-        where all of them work, a tenant without any gets one beyond.
+        No host ever serves two tenants. At the limit of hosts, another tenant's idle host is ended; if all are busy,
+        a tenant without any gets one beyond the limit.
         """
-        mine = [host for host in self._hosts if host.tenant == tenant and not self._leaves(host)]
-        spread = len(mine) < self._open_nodes and all(host.busy for host in mine)
-        free = [] if spread else [host for host in mine if host.busy < self.settings.agents_per_actor]
+        of_tenant = [host for host in self._hosts if host.tenant == tenant and not self._is_drained(host)]
+        spread = len(of_tenant) < self._open_nodes and all(host.busy for host in of_tenant)
+        free = [] if spread else [host for host in of_tenant if host.busy < self.settings.agents_per_actor]
         if free:
             return min(free, key=lambda host: host.busy)
         if len(self._hosts) * self.settings.agents_per_actor >= self.settings.max_agents:
-            idle = next((host for host in self._hosts if host not in mine and not host.busy), None)
+            idle = next((host for host in self._hosts if host not in of_tenant and not host.busy), None)
             if idle is not None:
                 self._end(idle)
-            elif mine:
-                return min(mine, key=lambda host: host.busy)
+            elif of_tenant:
+                return min(of_tenant, key=lambda host: host.busy)
         host = self._new_host(f"agent-host-{next(self._names)}", tenant)
         self._hosts.append(host)
         return host
 
     def host_settings(self) -> str:
-        """What hosts are made with (JSON): as little of the orchestrator's secrets as agents can do with."""
+        """The settings of hosts as JSON, without the orchestrator's secrets that agents do not need."""
         withheld: dict[str, object] = dict.fromkeys(
             ("orchestrator_token", "telegram_token", "ray_token", "audit_signing_key"), ""
         )
         withheld |= {"nats_issuer_file": None}
         if self.logins is not None:
-            withheld |= {"nats_nkey_file": None, "nats_token": "", "nats_url": without_login(self.settings.nats_url)}
+            withheld |= {
+                "nats_nkey_file": None,
+                "nats_token": "",
+                "nats_url": without_login(self.settings.nats_url),
+            }
         return self.settings.model_copy(update=withheld).model_dump_json()
 
     def _new_host(self, name: str, tenant: str) -> RayHost:
@@ -297,9 +301,9 @@ class RayFleet:
             "scheduling_strategy": "SPREAD",
             "resources": dict(self.settings.ray_resources),
         }
-        if closed := self._closed():
+        if closed := self._closed_nodes():
             options["label_selector"] = {"ray.io/node-id": f"!in({','.join(closed)})"}
-        if self._alone:
+        if self._one_agent_per_actor:
             actor = cast("Any", VLLMAgentJob).options(**options).remote(name, "DEV", settings=settings)
         else:
             room = max(self.settings.agents_per_actor, self.settings.max_agents) + _CHECKS_PER_HOST
@@ -308,12 +312,12 @@ class RayFleet:
         return RayHost(name=name, actor=actor, tenant=tenant)
 
     @property
-    def _alone(self) -> bool:
-        """Whether every agent gets an actor of its own, which ends with it."""
+    def _one_agent_per_actor(self) -> bool:
+        """Whether every agent gets its own actor, which ends with it."""
         return self.settings.agents_per_actor == 1
 
     def _end(self, host: RayHost) -> None:
-        """Give it nothing more, and end it: at once while it works, else after what its last runs left is gone."""
+        """End a host, which gets no more calls: a busy one at once, an idle one once its runs' clones are removed."""
         if host in self._hosts:
             self._hosts.remove(host)
         idle = not host.busy

@@ -1,4 +1,4 @@
-"""One actor of the fleet on Ray: who it says it is, how it does, and how it ends."""
+"""One actor of the fleet on Ray: its release, its load, and its end."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _SETTLE_SECONDS = 5.0
 
 @dataclass(eq=False, kw_only=True)
 class RayHost:
-    """One actor of the pool, how many calls it has under way, the tenant it serves, and its login.
+    """One actor of the pool: its tenant, its number of running calls, and its login.
 
-    `node_id` and `release` are what it said of itself; nothing before it has been asked.
+    `node_id` and `release` are its own report; empty before `greet`.
     """
 
     name: str
@@ -39,9 +39,9 @@ class RayHost:
     granting: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def greet(self) -> Release:
-        """Ask on which node it is, and of which release. Raises RayError.
+        """Ask the host for its node and its release. Raises RayError.
 
-        A host of any version can be asked: the question goes there as code, since an older one has no method for it.
+        The question is sent as code, so that older hosts without a method for it can answer.
         """
 
         def hello(_: object) -> tuple[str, str]:
@@ -58,7 +58,7 @@ class RayHost:
         return self.release
 
     async def report(self) -> HostReport | None:
-        """What it says of itself; None where it does not say anything within 2 seconds."""
+        """The host's load; None without an answer within 2 seconds."""
         try:
             async with asyncio.timeout(_REPORT_SECONDS):
                 return from_json(HostReport, await self.actor.measure.remote())
@@ -66,11 +66,11 @@ class RayHost:
             return None
 
     def kill(self) -> None:
-        """End it and what runs on it, at once."""
+        """End the host with its calls, at once."""
         cast("Any", ray).kill(self.actor, no_restart=True)
 
     async def settle(self) -> None:
-        """Wait until the clones of the runs that ended on it are gone, for at most 5 seconds."""
+        """Wait until the clones of its ended runs are removed, for at most 5 seconds."""
         with suppress(RayError, TimeoutError):
             async with asyncio.timeout(_SETTLE_SECONDS):
                 await self.actor.settle.remote()

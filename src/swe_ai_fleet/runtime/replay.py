@@ -1,4 +1,4 @@
-"""A recorded run carried out again in a clone of its own, against its recorded replies or a model behind them."""
+"""Replays a recorded run in a new clone, with its recorded replies, and optionally a model after some of them."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ from swe_ai_fleet.tools.catalogue import open_toolkits
 from swe_ai_fleet.tools.pipeline import Pipeline, ToolLimits
 from swe_ai_fleet.tools.tests import TestTool
 
-NEVER = "not carried out: it was not when this was recorded"
+NEVER = "not executed: it was not executed in the recording"
 
 
 class RecordedModel:
-    """A `ChatModel` that gives a run's replies again, `until` so many, in their order, whatever it is asked.
+    """A `ChatModel` that returns a run's first `until` replies (None: all) in order, whatever the requests.
 
-    `then` answers behind them; None: asking for more raises ModelRejected.
+    Afterwards `then` answers; without it further requests raise ModelRejected.
     """
 
     def __init__(self, run: RunState, *, until: int | None = None, then: ChatModel | None = None) -> None:
@@ -65,16 +65,16 @@ class RecordedModel:
         return self._next >= len(self._replies)
 
     async def probe(self) -> ModelCapabilities:
-        """The recorded model's name; of the model that goes on, what it can do. Raises ModelError."""
+        """The capabilities of the model that answers afterwards, else only the recorded name. Raises ModelError."""
         return await self._then.probe() if self._then is not None else ModelCapabilities(model=self._name)
 
     async def ping(self) -> None:
-        """Raises ModelError where the model that goes on does not answer."""
+        """Raises ModelError where the model that answers afterwards does not respond."""
         if self._then is not None:
             await self._then.ping()
 
     async def reply(self, request: ModelRequest) -> ModelReply:
-        """The next recorded reply, at no cost. Raises ModelRejected behind the last one where nothing goes on."""
+        """The next recorded reply, at no cost. Raises ModelRejected after the last one if no model follows."""
         if self.exhausted:
             if self._then is None:
                 raise ModelRejected("the recording ends here")
@@ -86,20 +86,20 @@ class RecordedModel:
 
 
 class RecordedGate:
-    """An `ApprovalGate` that decides as was decided: a call that a person refused is refused in the same words, and one
-    that was never carried out is not carried out now."""
+    """An `ApprovalGate` that repeats recorded decisions: calls that a person refused are refused with the same text,
+    and calls that were not executed are not executed now."""
 
     def __init__(self, run: RunState) -> None:
         refused = {entry.call_id for entry in run.entries if entry.decision is PolicyDecision.REFUSED}
-        seen = {observation.call_id for step in run.steps for observation in step.observations}
+        executed = {observation.call_id for step in run.steps for observation in step.observations}
         self._refusals = {
-            call.call_id: NEVER for step in run.steps for call in step.reply.tool_calls if call.call_id not in seen
+            call.call_id: NEVER for step in run.steps for call in step.reply.tool_calls if call.call_id not in executed
         }
         self._refusals |= {
-            seen.call_id: seen.result.error
+            observation.call_id: observation.result.error
             for step in run.steps
-            for seen in step.observations
-            if seen.call_id in refused
+            for observation in step.observations
+            if observation.call_id in refused
         }
 
     async def review(self, calls: Sequence[ToolCall], *, step: int, truncated: bool = False) -> Sequence[Ruling]:
@@ -112,7 +112,7 @@ class RecordedGate:
 
 
 class RecordedNews:
-    """The baseline as a recorded run was told of it: the same words, before the same reply."""
+    """The baseline as a recorded run was told of it: the same text, before the same reply."""
 
     def __init__(self, run: RunState, failing: Collection[str]) -> None:
         self._run, self._failing = run, failing
@@ -134,12 +134,12 @@ class RecordedNews:
         return text
 
     async def last_look(self, steps: Sequence[Step]) -> str:
-        """What the run was told in place of the end that its first answer asked for; empty where it ended."""
+        """The recorded request for a last look after the run's first answer; empty where there was none."""
         texts = (message.content for message in self._run.messages if isinstance(message, ToolMessage))
         return next((text.removeprefix(LAST_LOOK_TITLE) for text in texts if text.startswith(LAST_LOOK_TITLE)), "")
 
     async def failing(self) -> Collection[str] | None:
-        """The tests that fail on the untouched commit; None until they were told of."""
+        """The tests that fail on the untouched commit; None until the run was told."""
         return self._failing if self._told else None
 
 
@@ -148,15 +148,15 @@ def _news_in(messages: Sequence[Message]) -> str:
 
 
 def forked_history(run: RunState, prompt: str) -> tuple[Message, ...]:
-    """The opening of a run, its system message replaced where another prompt is given."""
+    """The opening messages of a run, with another system prompt if one is given."""
     opening = run.started.messages if run.started else ()
     if not prompt or not opening:
         return opening
     return (replace(opening[0], content=prompt), *opening[1:])
 
 
-def went_the_same_way(stop: StopReason, recorded: RunState) -> bool:
-    """Whether a replay ended as its recording did; a recording without an end is followed to its last reply."""
+def ended_as_recorded(stop: StopReason, recorded: RunState) -> bool:
+    """Whether a replay ended like its recording; one without an end is replayed to its last reply."""
     if recorded.finished is None:
         return stop is StopReason.MODEL_ERROR
     return stop is recorded.finished.stop_reason or (
@@ -169,7 +169,7 @@ _COMMIT = re.compile(r"\b[0-9a-f]{7,40}\b")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """An observation that is not what was recorded, clocks and the like aside."""
+    """An observation that differs from the recorded one, apart from times and the like."""
 
     step: int
     call_id: str
@@ -180,7 +180,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """What carrying a run out again gave. `same` speaks of the recorded part: no difference, and the same end."""
+    """The result of a replay. `same`: the recorded part had no differences and the same end."""
 
     trajectory: Trajectory
     diff: Diff
@@ -192,20 +192,20 @@ class Replay:
 async def replay(
     settings: Settings, state: ExecutionState, run: RunState, *, fork_at: int | None = None, prompt: str = ""
 ) -> Replay:
-    """Carry a run out again from its pinned commit, in a sandboxed clone that is removed afterwards.
+    """Replay a run from its pinned commit, in a sandboxed clone that is removed afterwards.
 
     Args:
-        settings: Where things are; with a fork also the model server that goes on.
-        fork_at: After so many recorded replies the model server goes on; None: the recording is all there is.
+        settings: The settings of repositories and sandbox, and of the model server after a fork.
+        fork_at: How many recorded replies are used before the model server answers; None: all, without a server.
 
-    Raises InvalidRequest for a run without a beginning, one of an external agent, one that worked by a plan or that is
-    no first draft, or a fork behind its end, and FleetErrors of the repository, the sandbox and the model server.
+    Raises InvalidRequest for a run that has not started, that is an external agent's, that used a plan or that is no
+    first draft, and for a fork after its end; FleetErrors of the repository, the sandbox and the model server.
     """
     if run.started is None:
         raise InvalidRequest(f"{run.agent_id} has not started", field="agent")
     if run.started.model.startswith((HARNESS, "external:")):
         raise InvalidRequest(
-            f"{run.agent_id} is no agent of the fleet's own: what it did by itself cannot be done again",
+            f"{run.agent_id} is an external agent, whose own actions cannot be replayed",
             field="agent",
             hint="its recording can be watched and exported",
         )
@@ -242,7 +242,7 @@ async def replay(
         pipeline = Pipeline(trail=trail, policy=policy_of(task), mask=secret_mask(settings), limits=limits)
         opened = await stack.enter_async_context(open_toolkits(clone, pipeline, access, task))
         suites = state.baseline.suites if state.baseline is not None else ()
-        # What the log says failed on the untouched commit.
+        # The tests that failed on the untouched commit, according to the log.
         news = RecordedNews(run, next((suite.tests.failing for suite in suites if suite.tests is not None), ()))
         if isinstance(tests := opened.toolkits.get(TestTool.name), TestTool):
             tests.failed_before = news.failing
@@ -260,13 +260,13 @@ async def replay(
         trajectory = await AgentRun(parts).drive()
         diff = await clone.diff()
     differences = _differences(run, trajectory, until=fork_at)
-    ended = fork_at is not None or went_the_same_way(trajectory.stop_reason, run)
+    same_end = fork_at is not None or ended_as_recorded(trajectory.stop_reason, run)
     return Replay(
         trajectory=trajectory,
         diff=diff,
         differences=differences,
         forked_at=fork_at,
-        same=not differences and ended and model.exhausted,
+        same=not differences and same_end and model.exhausted,
     )
 
 
@@ -287,5 +287,5 @@ def _differences(run: RunState, trajectory: Trajectory, *, until: int | None) ->
 
 
 def _comparable(observation: str) -> str:
-    """What of an observation does not depend on when it was made; a commit's id does."""
+    """An observation without the parts that depend on its time, such as commit ids."""
     return _COMMIT.sub("<commit>", normalise_output(observation))

@@ -1,9 +1,8 @@
-"""Replicas of the orchestrator: the lease that each holds, and what operators have drained.
+"""Replicas of the orchestrator: the lease of each, renewed from its own thread, and operators' drains.
 
-A lease is renewed from a thread of its own. A drain takes an orchestrator, a host of agents or a machine of the Ray
-cluster out of work; it lies in NATS, the same for every orchestrator, and holds across their restarts. Drained
-orchestrators take no execution, drained hosts and machines no agent. What is at work ends there, or is moved once the
-drain's time is over.
+A drain takes an orchestrator, an agent host or a machine of the Ray cluster out of service. It is stored in NATS, for
+all orchestrators and across their restarts. Drained orchestrators take no execution, drained hosts and machines no
+agent. Their running work ends there, or is moved when the drain's time is over.
 """
 
 from __future__ import annotations
@@ -34,31 +33,31 @@ from swe_ai_fleet.settings import Settings
 LEASES_BUCKET = "orchestrators"
 _PREFIX = "replicas."
 _RENEWALS = 10
-"""Renewals in the time that a lease lives: a server that is away for a moment costs none."""
+"""Renewals during a lease's lifetime, so that a short outage of the server costs no lease."""
 _log = structlog.get_logger(__name__)
 DRAINS_BUCKET = "drains"
 DRAINS_KEPT_SECONDS = 30 * 86_400.0
-"""What is drained rarely comes back: names of orchestrators and Ray nodes are used once."""
+"""Names of orchestrators and Ray nodes are used once, so old drains are dropped."""
 _LOOK_SECONDS = 0.5
-"""How often something that is drained is looked at: its work ends, or its time does."""
+"""How often a drained orchestrator checks whether its work or the drain's time is over."""
 
 
 class LeaseKeeper:
     """A `Replicas` that keeps one lease alive. Made by `open_leases`.
 
-    It runs in a thread with an event loop and a connection of its own, so that nothing that the orchestrator does can
-    hold a renewal up. Another replica counts as gone when its lease has been missing for a third of a lease's life:
-    after an outage of NATS all leases may be missing for a moment.
+    It runs in a thread with its own event loop and connection, so that nothing the orchestrator does can delay a
+    renewal. Another replica counts as gone when its lease has been missing for a third of a lease's lifetime: after an
+    outage of NATS all leases may be missing for a moment.
 
     Args:
-        anew: Whether nobody else can be alive: this process has just started the server itself.
+        anew: Whether old leases are deleted, since this process has just started the server and must be alone.
     """
 
     def __init__(self, settings: Settings, me: str, *, anew: bool) -> None:
         self._settings = settings
         self.me = me
         self._anew = anew
-        self._seen: dict[str, float] = {}
+        self._last_seen: dict[str, float] = {}
         self._revision = 0
         self._checked_at = float("-inf")
         self._opened = threading.Event()
@@ -73,26 +72,26 @@ class LeaseKeeper:
     def alive(self) -> frozenset[str]:
         if time.monotonic() - self._checked_at > self._settings.lease_seconds:
             return frozenset()
-        return frozenset(self._seen)
+        return frozenset(self._last_seen)
 
     @property
     def fresh(self) -> bool:
-        """Whether the last renewal is no longer ago than it should be: NATS stores what it is sent."""
+        """Whether the last renewal is recent, which shows that NATS stores messages."""
         return time.monotonic() - self._checked_at < 1.5 * self._settings.lease_seconds / _RENEWALS
 
     def rest(self, resting: bool) -> None:
-        """Give the lease back with the next renewal while `resting`; take it again afterwards."""
+        """While `resting`, return the lease at the next renewal; take it again afterwards."""
         self._resting = resting
 
     async def open(self) -> None:
-        """Start the thread; the lease stands when this returns. Raises FleetError where it cannot be had."""
+        """Start the thread; the lease is held when this returns. Raises FleetError where it cannot be taken."""
         self._thread.start()
         await asyncio.to_thread(self._opened.wait)
         if self._fault is not None:
             raise self._fault
 
     async def close(self) -> None:
-        """Give the lease back, so that others need not wait for its end."""
+        """Return the lease, so that others need not wait until it expires."""
         if self._loop is not None and self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._stop.set)
         await asyncio.to_thread(self._thread.join)
@@ -139,24 +138,24 @@ class LeaseKeeper:
         else:
             revision = await store.put(_PREFIX + self.me, str(os.getpid()).encode())
         now = time.monotonic()
-        # Everything in the bucket is a lease: without a revision in between nobody else has taken or given back one.
-        still_alone = self._seen.keys() == {self.me} and revision == self._revision + 1 > 1
+        # The bucket has only leases: if no revision is between, no other lease was taken or returned.
+        still_alone = self._last_seen.keys() == {self.me} and revision == self._revision + 1 > 1
         self._revision = revision
         if still_alone:
-            self._seen = {self.me: now}
+            self._last_seen = {self.me: now}
             self._checked_at = now
             return
         leased = {entry.key.removeprefix(_PREFIX) for entry in await store.entries(_PREFIX)}
         grace = self._settings.lease_seconds / 3
-        recent = {name: at for name, at in self._seen.items() if now - at < grace}
-        self.ended += len(self._seen.keys() - recent.keys() - leased)
-        self._seen = {**recent, **dict.fromkeys(leased, now)}
+        recent = {name: at for name, at in self._last_seen.items() if now - at < grace}
+        self.ended += len(self._last_seen.keys() - recent.keys() - leased)
+        self._last_seen = {**recent, **dict.fromkeys(leased, now)}
         self._checked_at = now
 
 
 @asynccontextmanager
 async def open_leases(settings: Settings, *, anew: bool) -> AsyncGenerator[LeaseKeeper]:
-    """This process as a replica with a lease, until the context ends. Raises FleetError where it cannot be had."""
+    """This process's lease as a replica, until the context ends. Raises FleetError where it cannot be taken."""
     keeper = LeaseKeeper(settings, replica_name(), anew=anew)
     await keeper.open()
     try:
@@ -166,7 +165,7 @@ async def open_leases(settings: Settings, *, anew: bool) -> AsyncGenerator[Lease
 
 
 def replica_name() -> str:
-    """A name that no other process has, and none has had before: host, process and a few random digits."""
+    """A name that no other process has or had: host, process id and a few random digits."""
     host = re.sub(r"[^A-Za-z0-9-]", "-", socket.gethostname())[:40]
     return f"{host}-{os.getpid()}-{secrets.token_hex(3)}"
 
@@ -179,7 +178,7 @@ class DrainTarget(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drain:
-    """Since `at` (seconds since 1970), by whom; what is at work `within` seconds after that is moved (0: never)."""
+    """A drain since `at` (seconds since 1970), `by` whom; work running `within` seconds later is moved (0: never)."""
 
     at: float
     by: str = ""
@@ -187,16 +186,16 @@ class Drain:
 
     @property
     def over(self) -> bool:
-        """Whether nothing is waited for any more."""
+        """Whether the time of the drain is over."""
         return bool(self.within) and time.time() > self.at + self.within
 
 
 class Drains:
-    """The drains there are, followed. Made by `open_drains`."""
+    """The current drains, followed in NATS. Made by `open_drains`."""
 
     def __init__(self, store: KeyValue) -> None:
         self._store = store
-        self._held: dict[str, Drain] = {}
+        self._drains: dict[str, Drain] = {}
         self._changed = asyncio.Event()
         self.follower = Follower[KeyValueChange](
             "the list of drains",
@@ -206,13 +205,13 @@ class Drains:
         )
 
     def get(self, target: DrainTarget, name: str) -> Drain | None:
-        """The drain of something; None where it works. Hosts are named `REPLICA.HOST`, nodes by their id."""
-        return self._held.get(f"{target}.{name}")
+        """The drain of a target; None without one. Hosts are named `REPLICA.HOST`, nodes by their id."""
+        return self._drains.get(f"{target}.{name}")
 
     @property
     def empty(self) -> bool:
         """Whether nothing is drained."""
-        return not self._held
+        return not self._drains
 
     async def changed(self, seconds: float | None) -> None:
         """Wait until the list changes, at most so many seconds (None: for ever)."""
@@ -221,28 +220,28 @@ class Drains:
                 await self._changed.wait()
 
     def names(self, target: DrainTarget) -> set[str]:
-        """Everything of a kind that is drained."""
-        return {key.partition(".")[2] for key in self._held if key.startswith(f"{target}.")}
+        """The names of all drained targets of a kind."""
+        return {key.partition(".")[2] for key in self._drains if key.startswith(f"{target}.")}
 
     async def begin(self, target: DrainTarget, name: str, *, by: str = "", within: float = 0.0) -> None:
-        """Drain something; one that is drained already stays so as it was. Raises Unavailable."""
+        """Drain a target; an existing drain stays as it is. Raises Unavailable."""
         with suppress(Fenced):
             await self._store.put(f"{target}.{name}", to_json(Drain(at=time.time(), by=by, within=within)), revision=0)
             _log.info("drains.begun", target=target, name=name, by=by, within=within)
 
     async def undo(self, target: DrainTarget, name: str) -> None:
-        """Let something work again. Raises Unavailable."""
+        """End a drain. Raises Unavailable."""
         await self._store.delete(f"{target}.{name}")
         _log.info("drains.undone", target=target, name=name)
 
     def _take(self, change: KeyValueChange) -> int:
-        self._held.pop(change.key, None)
+        self._drains.pop(change.key, None)
         if change.value is not None:
             try:
-                self._held[change.key] = from_json(Drain, change.value)
+                self._drains[change.key] = from_json(Drain, change.value)
             except ValueError:
                 _log.warning("drains.unreadable", key=change.key)
-        # Whoever waits now is woken; whoever asks later sees the list.
+        # Wakes current waiters only; later callers read the list.
         self._changed.set()
         self._changed.clear()
         return change.revision
@@ -263,10 +262,10 @@ async def open_drains(log: JetStream) -> AsyncGenerator[Drains]:
 async def drained(
     drains: Drains, dispatcher: Dispatcher, lease: LeaseKeeper, *, seconds: float = 0.0
 ) -> AsyncGenerator[None]:
-    """While the context lasts, this orchestrator rests as long as it is drained.
+    """Until the context ends, this orchestrator returns its lease while it is drained and idle.
 
-    It gives its lease back once nothing is at work, or the time is over: that lets the others go on. At its end the
-    context takes nothing new and waits for what is at work, `seconds` at most.
+    A drain whose time is over returns the lease in spite of running work, which the others then take over. At its end
+    the context takes no new work and waits for running work, `seconds` at most.
     """
 
     async def look() -> None:

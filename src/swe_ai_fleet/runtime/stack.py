@@ -1,4 +1,4 @@
-"""Everything below the gRPC server, composed: NATS, Ray, the fleet, executions."""
+"""Composes everything below the gRPC server: NATS, Ray, the fleet, executions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from swe_ai_fleet.orchestrator.meter import Meter
 from swe_ai_fleet.orchestrator.quotas import Quotas, Rules, StorageUsage, no_rules
 from swe_ai_fleet.orchestrator.recipes import RECIPES_BUCKET, RECIPES_BYTES, RECIPES_KEPT_SECONDS, Recipes
 from swe_ai_fleet.ports import Fleet, HeadSigner
-from swe_ai_fleet.runtime.erasure import Erasures, Forgets
+from swe_ai_fleet.runtime.erasure import Erasures, NodeCaches
 from swe_ai_fleet.runtime.factories import DAY_SECONDS, housekeeping, open_model, workspace_provider
 from swe_ai_fleet.runtime.fleet_view import LogRoom, Measurable, MeasuredFleetView, open_fleet_view
 from swe_ai_fleet.runtime.host_logins import open_host_logins
@@ -51,21 +51,21 @@ _PROBE_SECONDS = 10.0
 _log = structlog.get_logger()
 
 
-class AgentFleet(Fleet, Measurable, Forgets, Protocol):
-    """Where an orchestrator's agents and checks run: hosts on Ray, or what an extension has instead."""
+class AgentFleet(Fleet, Measurable, NodeCaches, Protocol):
+    """Runs an orchestrator's agents and checks: hosts on Ray, or an extension's replacement."""
 
     def component(self) -> Component:
-        """Ray as it is now, or why there is none, and what is under way."""
+        """The state of Ray (or why there is none) and the number of running calls."""
         ...
 
     async def warm(self) -> None:
-        """Have ready what the first task needs. Raises nothing."""
+        """Prepare for the first task. Raises nothing."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stack:
-    """What a server serves from. `settings` hold the addresses that were really taken."""
+    """The parts of an orchestrator. `settings` have the actual addresses."""
 
     settings: Settings
     executions: Executions
@@ -83,11 +83,11 @@ class Stack:
     context: ContextClient | None = None
 
     async def ready(self) -> bool:
-        """Readiness is NATS: a restarting model must not take watchers and result fetches down."""
+        """Whether NATS works; a restarting model must not make watching and results unavailable."""
         return self.leases.fresh or (await self.log.ping()).ok
 
     async def components(self) -> tuple[Component, ...]:
-        """NATS, Ray, the model server, the context service where there is one, and the queue, as they are now."""
+        """The state of NATS, Ray, the model server, the context service if there is one, and the queue."""
         knowledge = (_context(self.context),) if self.context is not None else ()
         nats, *others = await asyncio.gather(self._nats(), self._model(), *knowledge)
         return (nats, self.fleet.component(), *others, self._queue())
@@ -137,10 +137,10 @@ async def _context(service: ContextClient) -> Component:
 async def open_stack(
     state: State, rules: Rules | None = None, *, signer: HeadSigner | None = None
 ) -> AsyncGenerator[Stack]:
-    """Connect to what settings name, drive executions, until the context ends. Ray has been started.
+    """Connect to the services in the settings and drive executions, until the context ends. Ray must be started.
 
-    `rules` say what holds for each tenant; None: nothing beyond what holds for the fleet. `signer` signs where agents'
-    audit chains stand; None: nobody does.
+    `rules` are each tenant's rules; None: only those of the fleet. `signer` signs the heads of agents' audit chains;
+    None: they are not signed.
 
     Raises PreconditionFailed, Unavailable and InvalidRequest naming the setting at fault.
     """
@@ -150,11 +150,11 @@ async def open_stack(
         raise InvalidRequest(f"{credentials} is not a directory", field="git_credentials", hint=hint)
     open_jobs = _executor() if state.settings.executor == "kubernetes" else None
     settings, log, telemetry = state.settings, state.log, own_telemetry()
-    here = await with_isolation_level(settings)
+    isolated = await with_isolation_level(settings)
     async with AsyncExitStack() as stack:
         context = await stack.enter_async_context(open_context_client(settings))
         model = await stack.enter_async_context(open_model(settings))
-        workspaces = workspace_provider(here, log)
+        workspaces = workspace_provider(isolated, log)
         await stack.enter_async_context(housekeeping(workspaces, settings))
         admit = state.server.admit if state.server is not None else None
         logins = await stack.enter_async_context(open_host_logins(settings, log, admit=admit))
@@ -163,7 +163,7 @@ async def open_stack(
         fleet = await stack.enter_async_context(
             open_jobs(log) if open_jobs else open_ray_fleet(settings, logins, drains=drains, me=replicas.me)
         )
-        # Whoever hands a task in need not wait for it: much is to be done before an agent is.
+        # In the background, since a task's first steps need no host.
         await stack.enter_async_context(in_background(fleet.warm(), name="first host"))
         recipes = await log.bucket(RECIPES_BUCKET, ttl_seconds=RECIPES_KEPT_SECONDS, max_bytes=RECIPES_BYTES)
         verifier = None
@@ -262,7 +262,7 @@ async def open_stack(
 
 
 def _executor() -> Callable[[JetStream], AbstractAsyncContextManager[AgentFleet]]:
-    """What opens the fleet of `FLEET_EXECUTOR=kubernetes`. Raises PreconditionFailed where nothing does."""
+    """Opens the fleet of `FLEET_EXECUTOR=kubernetes`. Raises PreconditionFailed without that extension."""
     executors = load_parts("executor")
     if not executors:
         message = "this installation has no Kubernetes Jobs: its extension `kubernetes_jobs` was removed"
@@ -271,7 +271,7 @@ def _executor() -> Callable[[JetStream], AbstractAsyncContextManager[AgentFleet]
 
 
 async def _reap_containers(access: ToolAccess, executions: Executions) -> None:
-    """Remove what ended executions left on the engine where the process that ran their agents was killed."""
+    """Remove containers and images that killed agent hosts left on the engine for ended executions."""
     if access.docker is None:
         return
     ended = executions.projection.over_ids()

@@ -1,4 +1,4 @@
-"""`ToolEnabledAgent`: one agent as a library call, in a workspace of the caller's."""
+"""`ToolEnabledAgent`: one agent as a library call, in the caller's workspace."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ class ToolEnabledAgent:
     """An agent that solves tasks with tools in a git clone.
 
     Args:
-        agent_id: Names the agent in audit entries and events.
+        agent_id: The agent's id in audit entries and events.
         role: DEV, QA, ARCHITECT, DEVOPS or DATA.
-        workspace_path: A git clone, used as it is and never removed. Where nothing is there yet,
+        workspace_path: A git clone, used as it is and never removed. If it does not exist yet,
             `constraints["repo_url"]` is cloned into it first.
-        vllm_url: Base URL of an OpenAI-compatible server; without it, what settings say.
+        vllm_url: Base URL of an OpenAI-compatible server; without it, the one in the settings.
         model: Model name; empty = the first the server lists.
-        settings: Everything else; from the environment when not given. With a `nats_url` each step goes to the log.
+        settings: Everything else; from the environment when not given. With a `nats_url` each step is logged there.
     """
 
     def __init__(
@@ -94,19 +94,18 @@ class ToolEnabledAgent:
         *,
         task_id: str = "",
     ) -> AgentResult:
-        """Solve a task, and have what came of it checked as a fleet would, against the commit that it began with.
+        """Solve a task, and check the result as a fleet would, against the initial commit.
 
-        `success` says that the agent answered and that nothing which ran refutes its change; a run that a limit, the
-        model or a tool stopped is a result without it. `verdict` stands beside it; an answer that changes nothing has
-        none, unless `checks` are named.
+        `success`: the agent answered, and no check refutes its change; a run that a limit, the model or a tool stopped
+        is returned without it. An answer without a change has no `verdict`, unless there are `checks`.
 
         Args:
-            task: What is to be done.
-            context: What else the agent should know.
+            task: The instruction.
+            context: Further information for the agent.
             constraints: max_iterations, max_tool_calls, max_tokens, timeout_seconds, abort_on_error, allowed_tools,
-                denied_tools, allowed_paths, allowed_hosts, requirements, rubric, checks; repo_url and ref where nothing
-                is cloned yet.
-            task_id: Names the task in the log; a random one when empty.
+                denied_tools, allowed_paths, allowed_hosts, requirements, rubric, checks; repo_url and ref if there is
+                no clone yet.
+            task_id: The task's id in the log; a random one when empty.
 
         Raises:
             InvalidRequest: A malformed constraint, or no workspace and no `repo_url`.
@@ -175,7 +174,7 @@ class ToolEnabledAgent:
         return _result(solution, record, report, needs_proof=request.constraints.require_verified)
 
     async def _claim(self, stack: AsyncExitStack, log: EventLog, task_id: str) -> RecordedRun:
-        """The first attempt of this agent at the task that nobody has begun, claimed until the stack ends."""
+        """Claim this agent's next unclaimed attempt at the task, until the stack ends."""
         for attempt in itertools.count(1):
             self.execution_id = execution_id(
                 tenant=DEFAULT_TENANT, kind=TaskKind.DELIBERATE, task_id=f"{task_id}@{self.agent_id}", attempt=attempt
@@ -187,7 +186,7 @@ class ToolEnabledAgent:
                 async with AsyncExitStack() as claim:
                     run = recorded_run(log, writer, audit_key=self._settings.audit_key.encode())
                     recorded = await claim.enter_async_context(run)
-                    # Until the claim is durable, somebody else may have made it too.
+                    # Until the claim is durable, another process may win it.
                     await recorded.journal.flush()
                     stack.push_async_exit(claim.pop_all())
                     return recorded
@@ -197,7 +196,7 @@ class ToolEnabledAgent:
 async def _evidence(
     assignment: CodingAssignment, solution: Solution, workspaces: GitWorkspaceProvider, deps: RunDeps
 ) -> CheckReport | None:
-    """What checks say of what the agent left, as in a fleet; None without an answer, or a change or check to judge."""
+    """The report of a fleet's checks on the agent's result; None without an answer, or without a change or a check."""
     patch, task = solution.diff.patch, assignment.task
     answered = solution.trajectory.stop_reason is StopReason.FINAL_ANSWER
     if not answered or not (patch or task.constraints.checks):

@@ -1,4 +1,4 @@
-"""How a vLLM server is started: its interpreter, its arguments, the parser that reads its model's tool calls."""
+"""The command of a vLLM server: its interpreter, its arguments, the parser of its model's tool calls."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if importlib.util.find_spec("vllm") is None:
 names = packages_distributions().get("vllm") or ()
 print(version(names[0]) if names else "unknown")
 """
-# What the supervisor decides, or what everybody on the machine could read in the list of processes.
+# Arguments that the supervisor sets, or that other users could read in the list of processes.
 _OURS = {
     "--model": "set it after --vllm",
     "--host": "the server always listens on loopback",
@@ -39,7 +39,7 @@ _OURS = {
 }
 _MAX_TEMPLATE_BYTES = 4 * 1024 * 1024
 
-# By what a model's own chat template has its calls look like.
+# By a mark in the model's own chat template.
 _BY_TEMPLATE = (
     ("<function=", "qwen3_coder"),
     ("<arg_key>", "glm45"),
@@ -49,7 +49,7 @@ _BY_TEMPLATE = (
     ("<|python_tag|>", "llama3_json"),
     ("<tool_call>", "hermes"),
 )
-# By a name on a hub, whose template is not here yet; the first that is found in it.
+# By the model's name, if its template is not on this machine yet; the first match counts.
 _BY_NAME = (
     (r"qwen3?[-_.]?coder|qwen3[-_.]?[5-9]", "qwen3_coder"),
     (r"qwen|qwq|hermes|smollm3", "hermes"),
@@ -76,12 +76,12 @@ _BY_NAME = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VLLMOrder:
-    """What somebody wants served.
+    """The model to serve, and how.
 
     Args:
-        arguments: Further arguments of vLLM, for instance `--max-model-len 65536`, as a shell would read them.
-        tool_parser: What reads the model's tool calls; empty = by the model's template or name, "none" = nothing.
-        drain_seconds: How long running requests may take once the server is to end.
+        arguments: Further arguments of vLLM, for instance `--max-model-len 65536`, in shell syntax.
+        tool_parser: The parser of the model's tool calls; empty = by the model's template or name, "none" = none.
+        drain_seconds: How long running requests may take when the server is stopped.
     """
 
     model: str
@@ -91,7 +91,7 @@ class VLLMOrder:
 
 
 def vllm_arguments(order: VLLMOrder, *, port: int) -> tuple[str, ...]:
-    """The arguments behind the interpreter. Raises InvalidRequest for what cannot be passed to vLLM."""
+    """The arguments after the interpreter. Raises InvalidRequest for arguments that cannot be passed to vLLM."""
     if not order.model or order.model.startswith("-"):
         raise InvalidRequest(
             f"no model: {order.model!r}", field="vllm", hint="--vllm needs a model name or a directory"
@@ -104,27 +104,27 @@ def vllm_arguments(order: VLLMOrder, *, port: int) -> tuple[str, ...]:
         name = argument.partition("=")[0].replace("_", "-")
         if name in _OURS:
             raise InvalidRequest(f"{name} cannot be passed to vLLM", field="vllm_args", hint=_OURS[name])
-    named = {argument.partition("=")[0].replace("_", "-") for argument in further if argument.startswith("--")}
+    given = {argument.partition("=")[0].replace("_", "-") for argument in further if argument.startswith("--")}
     parser = order.tool_parser or tool_parser(order.model)
     tools: tuple[str, ...] = ()
-    if parser not in ("", "none") and "--tool-call-parser" not in named:
+    if parser not in ("", "none") and "--tool-call-parser" not in given:
         tools = ("--tool-call-parser", parser)
-    if (tools or "--tool-call-parser" in named) and "--enable-auto-tool-choice" not in named:
+    if (tools or "--tool-call-parser" in given) and "--enable-auto-tool-choice" not in given:
         tools = ("--enable-auto-tool-choice", *tools)
-    caching = () if named & {"--enable-prefix-caching", "--no-enable-prefix-caching"} else ("--enable-prefix-caching",)
-    counted = () if "--enable-prompt-tokens-details" in named else ("--enable-prompt-tokens-details",)
+    caching = () if given & {"--enable-prefix-caching", "--no-enable-prefix-caching"} else ("--enable-prefix-caching",)
+    token_details = () if "--enable-prompt-tokens-details" in given else ("--enable-prompt-tokens-details",)
     return (
         *("-m", MODULE, "--model", order.model, "--host", "127.0.0.1", "--port", str(port)),
         *("--shutdown-timeout", str(order.drain_seconds)),
         *caching,
-        *counted,
+        *token_details,
         *tools,
         *further,
     )
 
 
 def vllm_environment(environment: Mapping[str, str], api_key: str) -> dict[str, str]:
-    """The server's environment: ours without the fleet's own secrets, and the key that callers must show."""
+    """The server's environment: ours without the fleet's secrets, and the key for its callers."""
     ours = ("FLEET_", "RAY_AUTH_", "NATS_")
     inherited = {name: value for name, value in environment.items() if not name.startswith(ours)}
     return {
@@ -137,7 +137,7 @@ def vllm_environment(environment: Mapping[str, str], api_key: str) -> dict[str, 
 
 
 def tool_parser(model: str) -> str:
-    """Which of vLLM's parsers reads a model's tool calls; empty where neither its template nor its name tells."""
+    """vLLM's parser for a model's tool calls; empty where neither its template nor its name is known."""
     directory = Path(model)
     if directory.is_dir() and (template := _template(directory)):
         return next((parser for mark, parser in _BY_TEMPLATE if mark in template), "")
@@ -146,20 +146,20 @@ def tool_parser(model: str) -> str:
 
 
 def vllm_interpreter(settings: Settings) -> str:
-    """The Python that should have vLLM: the one that settings name, else this one. Raises PreconditionFailed."""
+    """The Python with vLLM: the one in the settings, else this one. Raises PreconditionFailed."""
     if settings.vllm_python is None:
         return sys.executable
-    named = str(Path(settings.vllm_python).expanduser())
-    program = shutil.which(named)
+    configured = str(Path(settings.vllm_python).expanduser())
+    program = shutil.which(configured)
     if program is None:
         raise PreconditionFailed(
-            f"no interpreter at {named}", field="vllm_python", hint="correct FLEET_VLLM_PYTHON, or leave it out"
+            f"no interpreter at {configured}", field="vllm_python", hint="correct FLEET_VLLM_PYTHON, or leave it out"
         )
     return str(Path(program).absolute())
 
 
 async def vllm_version(interpreter: str) -> str:
-    """The version of vLLM that an interpreter has; empty: none. Raises PreconditionFailed where it does not run."""
+    """The version of vLLM in an interpreter; empty without vLLM. Raises PreconditionFailed where it does not run."""
     try:
         process = await asyncio.create_subprocess_exec(
             interpreter,
@@ -188,7 +188,7 @@ def _template(directory: Path) -> str:
     file = directory / "chat_template.jinja"
     if file.is_file():
         return _head(file)
-    # Several templates of one model are a list of them, each in an object.
+    # A model with several templates has a list of objects here.
     template = json_object(_head(directory / "tokenizer_config.json")).get("chat_template")
     return json.dumps(template, ensure_ascii=False) if template else ""
 

@@ -1,9 +1,9 @@
-"""Stands between the fleet and a model server: whatever happens to the fleet, the whole server ends and frees its GPU.
+"""A process between the fleet and a model server: when the fleet ends in any way, the whole server ends, too.
 
 Run as a program by file name, with the standard library only: `vllm_guardian.py PARENT GRACE PROGRAM ARGUMENT …`.
-SIGTERM is passed on to the server, which drains; after GRACE seconds, or as soon as the server has ended, everything
-that it started is killed, whatever session it moved to. SIGQUIT kills at once. When PARENT is gone nobody waits for
-answers, and there is no grace.
+SIGTERM is passed on to the server, which drains; after GRACE seconds, or as soon as the server has ended, all
+processes it started are killed, whatever their session. SIGQUIT kills at once. When PARENT is gone nobody waits for
+answers, so there is no grace.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ _SWEEP_SECONDS = 10.0
 
 
 def guard(parent: int, grace: float, argv: list[str]) -> int:
-    """Run a program to its end, and its descendants with it; its exit status, 128 + N where signal N ended it."""
+    """Run a program, then kill its descendants; returns its exit status, 128 + N if signal N ended it."""
     _control(_PARENT_DEATH_SIGNAL, signal.SIGTERM)
-    # Orphans of the server become children of this process, so that none is missed.
+    # The server's orphans become children of this process, so that none is missed.
     _control(_CHILD_SUBREAPER, 1)
     if os.getppid() != parent:
         return 1
 
     child: list[int] = []
 
-    def asked(_number: int, _frame: FrameType | None) -> None:
+    def drain(_number: int, _frame: FrameType | None) -> None:
         if not child:
             sys.exit(1)
         with contextlib.suppress(ProcessLookupError):
             os.kill(child[0], signal.SIGTERM)
         signal.setitimer(signal.ITIMER_REAL, grace if os.getppid() == parent else 0.001)
 
-    def overdue(_number: int, _frame: FrameType | None) -> None:
+    def kill(_number: int, _frame: FrameType | None) -> None:
         for pid in child:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
-    signal.signal(signal.SIGALRM, overdue)
-    signal.signal(signal.SIGQUIT, overdue)
-    signal.signal(signal.SIGTERM, asked)
+    signal.signal(signal.SIGALRM, kill)
+    signal.signal(signal.SIGQUIT, kill)
+    signal.signal(signal.SIGTERM, drain)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     blocked = {signal.SIGTERM, signal.SIGQUIT}
     signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
@@ -64,12 +64,12 @@ def guard(parent: int, grace: float, argv: list[str]) -> int:
 def _as_child(blocked: set[signal.Signals]) -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, blocked)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    # Should this guardian itself be killed.
+    # In case this guardian itself is killed.
     _control(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
 
 
 def _status_of(pid: int) -> int:
-    """Reap until one process has ended."""
+    """Reap children until the one with this pid has ended; returns its exit status."""
     while True:
         ended, status = os.waitpid(-1, 0)
         if ended == pid:
@@ -78,7 +78,7 @@ def _status_of(pid: int) -> int:
 
 
 def _sweep() -> None:
-    """Kill what is left, and what that leaves, until there is nothing."""
+    """Kill remaining children, and the orphans they leave, until there are none."""
     ends_at = time.monotonic() + _SWEEP_SECONDS
     while time.monotonic() < ends_at:
         for pid in _children():

@@ -1,4 +1,4 @@
-"""A vLLM server of our own on one machine: started, watched, started again after a crash, drained at the end."""
+"""A vLLM server as a child process: started, watched, restarted after a crash, drained at the end."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedModel:
-    """Where a model is served: the base URL, the key to show, the name to ask for, the guardian's process."""
+    """A served model: its base URL, its key, its name there, the guardian's process id."""
 
     url: str
     api_key: str = field(repr=False)
@@ -47,12 +47,12 @@ class ServedModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeouts:
-    """How long the supervisor waits for what, in seconds.
+    """The supervisor's timeouts and intervals in seconds.
 
-    `ready` for a server that loads its weights, which may have to be fetched first; `told` between two lines about it.
-    `reply` for an answer about its health, asked for every `looked`; `unwell` for one that runs and gives none.
-    `pause` before the first new start after a crash, doubled up to `longest_pause` by each further one; a server that
-    ran for `steady` counts as well again. `killed` beyond the drain for one that does not end.
+    `ready`: for loading the weights, which may include their download; `status`: between two messages about that.
+    `reply`: for an answer to a health check, made every `looked`; `unwell`: how long all of these may fail.
+    `pause`: before the restart after a crash, doubled by each further crash up to `longest_pause`, and reset after
+    `steady` without one. `killed`: after the drain, until the server is killed.
     """
 
     ready: float = 3600.0
@@ -75,14 +75,14 @@ async def vllm_served(
     tell: Callable[[str], None],
     timeouts: Timeouts | None = None,
 ) -> AsyncGenerator[ServedModel]:
-    """Serve a model on loopback for as long as the context lasts, on one port and with one key whatever happens.
+    """Serve a model on loopback until the context ends, on one port and with one key across restarts.
 
-    A server that crashes is started again, with growing pauses; callers wait meanwhile. At the end running requests may
-    finish for `order.drain_seconds`, new ones are refused, and then every process of the server is gone. The same goes
-    for the end of this process, however it ends.
+    A crashed server is restarted, with growing pauses; callers wait meanwhile. At the end, new requests are refused,
+    running ones may finish for `order.drain_seconds`, and then every process of the server is ended. That also happens
+    when this process ends in any way.
 
     Args:
-        log: Where the server's output goes; what is there is replaced.
+        log: The file for the server's output, overwritten.
 
     Raises:
         PreconditionFailed: The interpreter has no vLLM.
@@ -111,7 +111,6 @@ class _Supervisor:
     def __init__(
         self, order: VLLMOrder, *, interpreter: str, log: Path, tell: Callable[[str], None], timeouts: Timeouts
     ) -> None:
-        self._order = order
         self._log = log
         self._tell = tell
         self._timeouts = timeouts
@@ -135,7 +134,7 @@ class _Supervisor:
         await self._until_ready(await self._spawn())
 
     async def watch(self) -> None:
-        """Start the server again whenever it ends or no longer answers."""
+        """Restart the server whenever it ends or stops answering."""
         clock = asyncio.get_running_loop().time
         crashes = 0
         while True:
@@ -164,7 +163,7 @@ class _Supervisor:
             return
         try:
             with contextlib.suppress(ProcessLookupError):
-                # Who waits for no answer is not drained.
+                # A server that is not ready has no requests to drain.
                 process.send_signal(signal.SIGTERM if self._ready else signal.SIGQUIT)
             async with asyncio.timeout(self._grace + 2 * self._timeouts.killed):
                 await process.wait()
@@ -217,7 +216,7 @@ class _Supervisor:
         self._ready = True
 
     async def _ended(self, process: asyncio.subprocess.Process) -> int:
-        """Wait until a server has ended; one that runs and has not answered for long is ended here."""
+        """Wait until the server has ended; one that has not answered for `unwell` seconds is killed."""
         clock = asyncio.get_running_loop().time
         answered = clock()
         while process.returncode is None:
@@ -247,7 +246,7 @@ class _Supervisor:
         raise Unavailable("vLLM does not list its models", field="vllm", hint=f"see {self._log}")
 
     async def _get(self, path: str) -> tuple[int, bytes]:
-        """Status and body of a small reply; HTTP/1.0, so that it ends with the connection."""
+        """Status and body of a small reply, over HTTP/1.0, so that the body ends with the connection."""
         async with asyncio.timeout(self._timeouts.reply):
             reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
             try:
@@ -268,7 +267,7 @@ class _Supervisor:
                 text = file.read(_TAIL_BYTES).decode("utf-8", "replace")
         except OSError:
             return ""
-        # Progress bars write over their line.
+        # Progress bars overwrite their line.
         log_lines = [line.rsplit("\r", 1)[-1].strip() for line in text.rstrip().splitlines()]
         return "\n".join(line[:_LINE_CHARACTERS] for line in [line for line in log_lines if line][-lines:])
 

@@ -144,9 +144,9 @@ print("filled")
 
 
 async def successful_attacks(host: SandboxHost) -> set[Attack]:
-    """Try every attack from workspaces on a host, and return those that succeeded.
+    """Try every attack from workspaces on a host, and return those that succeeded. It takes about a second.
 
-    The limits are low for it; memory is tried only where a control group is to bound it. It takes about a second.
+    The workspaces have low limits. Memory is tried only where a control group should limit it.
     """
     host = replace(host, policy=replace(_LIMITS, level=host.policy.level))
     attacks: set[Attack] = set() if host.groups.memory else {Attack.MEMORY}
@@ -160,7 +160,7 @@ async def successful_attacks(host: SandboxHost) -> set[Attack]:
 
 
 async def has_loopback(host: SandboxHost) -> bool:
-    """Whether a command can serve and reach itself."""
+    """Whether a command can listen on loopback and connect to itself."""
     with tempfile.TemporaryDirectory(prefix="fleet-probe-") as name:
         async with probe_workspace(host, Path(name)) as workspace:
             return (await _python(workspace, _SERVE)).ok
@@ -204,7 +204,7 @@ async def _reach(workspace: LocalWorkspace, outside: Path) -> set[Attack]:
     try:
         attacks = {Attack[name] for name in json.loads(result.stdout.text())}
     except ValueError:
-        # It was killed, or has no interpreter: without a result, every attack counts as possible.
+        # The trial was killed, or has no interpreter: without a result, every attack counts as successful.
         return set(Attack)
     survivors = processes.by_argument(sleeper)
     processes.send_signal(survivors, signal.SIGKILL)

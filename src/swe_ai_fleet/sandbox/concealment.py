@@ -1,7 +1,7 @@
-"""Concealment of packages, programs and node modules that the host has installed for itself.
+"""Conceals the packages, programs and node modules that are installed on the host.
 
-A session sees the system's toolchains without these, so a repository's commands find only what its environment has.
-Programs of ours that must work inside a sandbox find the fleet's own code there.
+A session sees the system's toolchains without these, so a repository's commands find only the packages of its
+environment. The fleet's own programs that run inside a sandbox find the fleet's code there.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from swe_ai_fleet.domain.errors import PreconditionFailed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MountedDirectory:
-    """A directory of this host and its read-only path in a sandbox. Without a sandbox only `outside` exists."""
+    """A directory of this host and its read-only path in a sandbox. Unconfined programs use `outside`."""
 
     outside: str
     inside: str
@@ -38,22 +38,22 @@ def code() -> MountedDirectory:
 
 
 def packages() -> MountedDirectory:
-    """The parsers, copied away from other installed packages; they are on nobody's path.
+    """A copy of the tree-sitter parsers without other installed packages; it is on no command's path.
 
-    Raises PreconditionFailed where there is no directory of this user's own for the copy.
+    Raises PreconditionFailed if this user has no private directory for the copy.
     """
 
     def copy(draft: Path) -> None:
         for parser in _parsers():
             shutil.copytree(parser, draft / parser.name)
 
-    place = made_once(runtime_directory() / f"parsers-{_identity()}", copy)
-    return MountedDirectory(outside=str(place), inside="/run/fleet/packages")
+    directory = made_once(runtime_directory() / f"parsers-{_identity()}", copy)
+    return MountedDirectory(outside=str(directory), inside="/run/fleet/packages")
 
 
 @cache
 def _parsers() -> tuple[Path, ...]:
-    """The directories of the parsers' packages, with their metadata, which has their versions in its name."""
+    """The directories of the parsers' packages and of their metadata, whose names hold the versions."""
     spec = find_spec("tree_sitter")
     if spec is None or spec.origin is None:
         return ()
@@ -65,24 +65,24 @@ def _identity() -> str:
     return hashlib.sha256(os.fsencode("\n".join(map(str, _parsers())))).hexdigest()[:16]
 
 
-def made_once(place: Path, fill: Callable[[Path], None]) -> Path:
-    """The directory at a place, filled where it is not there yet; another process may be the first. Blocking."""
-    if not place.is_dir():
-        draft = Path(tempfile.mkdtemp(prefix=f".{place.name}-", dir=place.parent))
+def made_once(directory: Path, fill: Callable[[Path], None]) -> Path:
+    """The directory, made and filled if it is missing; another process may do so at the same time. Blocking."""
+    if not directory.is_dir():
+        draft = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
         try:
             draft.chmod(0o755)
             fill(draft)
-            draft.rename(place)
+            draft.rename(directory)
         except OSError:
-            if not place.is_dir():
+            if not directory.is_dir():
                 raise
         finally:
             shutil.rmtree(draft, ignore_errors=True)
-    return place
+    return directory
 
 
 def runtime_directory() -> Path:
-    """A directory that only this user can enter, the same for all of its processes. Raises PreconditionFailed."""
+    """A directory that only this user can enter, shared by the user's processes. Raises PreconditionFailed."""
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     parent = Path(runtime) if runtime else Path(tempfile.gettempdir(), f"fleet-{os.getuid()}")
     parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -94,15 +94,15 @@ def runtime_directory() -> Path:
     return parent
 
 
-_LIBRARIES = ("usr/lib", "usr/lib64", "usr/local/lib")
+_LIBRARIES = ("/usr/lib", "/usr/lib64", "/usr/local/lib")
 _PACKAGES = ("site-packages", "dist-packages")
-_LOCAL_PROGRAMS = ("usr/local/bin", "usr/local/sbin")
-_SYSTEM_PROGRAMS = ("usr/bin", "usr/sbin")
-_MODULES = ("usr/lib/node_modules", "usr/local/lib/node_modules")
+_LOCAL_PROGRAMS = ("/usr/local/bin", "/usr/local/sbin")
+_SYSTEM_PROGRAMS = ("/usr/bin", "/usr/sbin")
+_MODULES = ("/usr/lib/node_modules", "/usr/local/lib/node_modules")
 _NPM = "npm"
 # Scripts that belong to an interpreter itself.
 _OWN = ("python", "pydoc", "pdb", "2to3", "idle", "pygettext", "py3", "pyvenv")
-# Programs of packages that test, check and install. Each one in /usr/bin costs a session a mount.
+# Programs of packages that test, check and install. Hiding one in /usr/bin costs a session a mount.
 _TOOLS = (
     *("pytest", "py.test", "pip", "flake8", "mypy", "ruff", "black", "pylint", "isort", "tox", "nox", "coverage", "uv"),
     *("nose", "poetry", "pdm", "hatch", "pipenv", "virtualenv", "pre-commit", "sphinx-build", "twine", "yapf"),
@@ -112,12 +112,12 @@ _FIRST_LINE_BYTES = 128
 
 @dataclass(frozen=True, slots=True)
 class StandIns:
-    """Stand-ins that sessions see instead of hidden items: prepared once below `home`, read-only inside."""
+    """Files and directories that sessions see in place of hidden ones: made once below `home`, read-only inside."""
 
     home: Path
 
     def empty(self) -> Path:
-        """A directory with nothing in it."""
+        """An empty directory."""
         return self._directory("empty", (), ())
 
     def hidden(self) -> Path:
@@ -125,20 +125,20 @@ class StandIns:
         return self._directory("hidden", ("file",), ()) / "file"
 
     def npm_only(self) -> Path:
-        """A directory of node modules with room for npm."""
+        """A directory of node modules with a mount point for npm alone."""
         return self._directory("modules", (f"{_NPM}/",), ())
 
     def interpreter(self, program: Path, *, linked: bool = False) -> Path:
-        """The names of an interpreter: links to a mount point for its program, or (`linked`) to the program itself."""
+        """Links with an interpreter's names, to a mount point for its program, or (`linked`) to the program itself."""
         names = ("python", "python3")
         if linked:
             return self._directory("names", (), [(name, str(program)) for name in (*names, program.name)])
         return self._directory("python", (program.name,), [(name, program.name) for name in names])
 
     def programs(self, directory: Path, hidden: Collection[str]) -> Path:
-        """Links to the programs of a directory, without some of them, in place of that directory."""
+        """A directory of links to the programs of `directory`, except the hidden ones."""
         links = [
-            # A link keeps its own target, which is relative to the same place.
+            # A link keeps its target, which is relative to the path where these links are mounted.
             (entry.name, str(entry.readlink()) if entry.is_symlink() else f"{shown_at(directory)}/{entry.name}")
             for entry in sorted(directory.iterdir())
             if entry.name not in hidden
@@ -161,72 +161,64 @@ class StandIns:
 
 
 def stand_ins() -> StandIns:
-    """The stand-ins of this user. Raises PreconditionFailed where the user has no directory of its own."""
+    """The stand-ins of this user. Raises PreconditionFailed if the user has no private directory."""
     home = runtime_directory() / "stand-ins"
     home.mkdir(mode=0o700, exist_ok=True)
     return StandIns(home)
 
 
-def find_concealment(places: StandIns, root: Path = Path("/")) -> tuple[Mount, ...]:
-    """The mounts, in order, that hide the packages of the host whose files lie below `root`, which sessions see at `/`.
-
-    They are determined again when the directories in question have changed.
-    """
-    packages = _packages(root, tuple(_changed(f"{root}/{name}") for name in _LIBRARIES))
-    looked_at = (*packages, *(f"{root}/{name}" for name in (*_LOCAL_PROGRAMS, *_SYSTEM_PROGRAMS, *_MODULES)))
-    changed = tuple(map(_changed, looked_at))
-    mounts = _concealment(places, root, packages, changed)
+def find_concealment(replacements: StandIns) -> tuple[Mount, ...]:
+    """The mounts, in order, that hide the host's packages; cached until one of the directories concerned changes."""
+    packages = _packages(tuple(map(_changed, _LIBRARIES)))
+    changed = tuple(map(_changed, (*packages, *_LOCAL_PROGRAMS, *_SYSTEM_PROGRAMS, *_MODULES)))
+    mounts = _concealment(replacements, packages, changed)
     if not all(os.path.exists(mount.source) for mount in mounts):  # noqa: PTH110 - hot
         # The directory for temporary files was cleaned up.
         _concealment.cache_clear()
-        mounts = _concealment(places, root, packages, changed)
+        mounts = _concealment(replacements, packages, changed)
     return mounts
 
 
 @lru_cache(maxsize=16)
-def _concealment(places: StandIns, root: Path, packages: tuple[Path, ...], _: tuple[int, ...]) -> tuple[Mount, ...]:
+def _concealment(replacements: StandIns, packages: tuple[Path, ...], _: tuple[int, ...]) -> tuple[Mount, ...]:
     filled = tuple(path for path in packages if any(path.iterdir()))
     recorded = frozenset(program for path in filled for program in _recorded(path))
-
-    def inside(path: Path) -> str:
-        return f"/{path.relative_to(root)}"
-
-    mounts = [Mount(source=str(places.empty()), target=inside(path)) for path in filled]
-    for modules in (path for name in _MODULES if _has_others(path := root / name)):
-        mounts.append(Mount(source=str(places.npm_only()), target=inside(modules)))
+    mounts = [Mount(source=str(replacements.empty()), target=str(path)) for path in filled]
+    for modules in filter(_has_others, map(Path, _MODULES)):
+        mounts.append(Mount(source=str(replacements.npm_only()), target=str(modules)))
         if (modules / _NPM).is_dir():
-            mounts.append(Mount(source=str(modules / _NPM), target=inside(modules / _NPM)))
-    system = (path for name in _SYSTEM_PROGRAMS for path in _hidden(root / name, recorded))
+            mounts.append(Mount(source=str(modules / _NPM), target=str(modules / _NPM)))
+    system = (path for name in _SYSTEM_PROGRAMS for path in _hidden(Path(name), recorded))
     programs = (path for path in system if path.name.startswith(_TOOLS) or path in recorded)
-    mounts += [Mount(source=str(places.hidden()), target=inside(path)) for path in programs]
-    for directory in (root / name for name in _LOCAL_PROGRAMS):
+    mounts += [Mount(source=str(replacements.hidden()), target=str(path)) for path in programs]
+    for directory in map(Path, _LOCAL_PROGRAMS):
         if hidden := frozenset(path.name for path in _hidden(directory, recorded)):
             mounts.append(Mount(source=str(directory), target=shown_at(directory)))
-            mounts.append(Mount(source=str(places.programs(directory, hidden)), target=inside(directory)))
+            mounts.append(Mount(source=str(replacements.programs(directory, hidden)), target=str(directory)))
     return tuple(mounts)
 
 
-def interpreter_mounts(places: StandIns, prefix: Path, program: Path) -> tuple[Mount, ...]:
-    """An installation of Python without the packages in it, and of its programs the interpreter only."""
-    return _interpreter_mounts(places, prefix, program, _changed(prefix / "lib"))
+def interpreter_mounts(replacements: StandIns, prefix: Path, program: Path) -> tuple[Mount, ...]:
+    """The mounts of a Python installation without its packages, and with the interpreter as its only program."""
+    return _interpreter_mounts(replacements, prefix, program, _changed(prefix / "lib"))
 
 
 @lru_cache(maxsize=16)
-def _interpreter_mounts(places: StandIns, prefix: Path, program: Path, _: int) -> tuple[Mount, ...]:
+def _interpreter_mounts(replacements: StandIns, prefix: Path, program: Path, _: int) -> tuple[Mount, ...]:
     mounts = [Mount(source=str(prefix), target=str(prefix))]
     packages = sorted((prefix / "lib").glob("python3.*/site-packages"))
-    mounts += [Mount(source=str(places.empty()), target=str(path)) for path in packages]
-    mounts.append(Mount(source=str(places.interpreter(program)), target=str(prefix / "bin")))
+    mounts += [Mount(source=str(replacements.empty()), target=str(path)) for path in packages]
+    mounts.append(Mount(source=str(replacements.interpreter(program)), target=str(prefix / "bin")))
     return (*mounts, Mount(source=str(program), target=str(program)))
 
 
 def own_interpreter() -> Path:
-    """The program of the Python that runs the fleet, not the one of a virtual environment around it."""
+    """The program of the Python that runs the fleet: the installed one, not a virtual environment's link to it."""
     return Path(sys.base_prefix, "bin", f"python{sys.version_info.major}.{sys.version_info.minor}")
 
 
 def interpreter(prefix: Path) -> Path:
-    """The program of an installation of Python. Raises PreconditionFailed where there is none."""
+    """The program of a Python installation. Raises PreconditionFailed if there is none."""
     if prefix == Path(sys.base_prefix):
         return own_interpreter()
     programs = sorted(path for path in (prefix / "bin").glob("python3.*") if path.name[8:].isdigit())
@@ -236,13 +228,13 @@ def interpreter(prefix: Path) -> Path:
 
 
 def shown_at(directory: Path) -> str:
-    """Where a session sees a directory of programs that is filtered at its own place."""
+    """Where a session sees the unfiltered original of a directory of programs."""
     return f"/run/fleet/programs/{directory.name}"
 
 
 @lru_cache(maxsize=16)
-def _packages(root: Path, _: tuple[int, ...]) -> tuple[Path, ...]:
-    libraries = [path for name in _LIBRARIES for path in sorted((root / name).glob("python3*"))]
+def _packages(_: tuple[int, ...]) -> tuple[Path, ...]:
+    libraries = [path for name in _LIBRARIES for path in sorted(Path(name).glob("python3*"))]
     return tuple(path for library in libraries for name in _PACKAGES if (path := library / name).is_dir())
 
 
@@ -254,7 +246,7 @@ def _changed(path: Path | str) -> int:
 
 
 def _hidden(directory: Path, recorded: Collection[Path]) -> list[Path]:
-    """The programs that came with Python packages: scripts for Python, and files that a package's record names."""
+    """The programs of Python packages: scripts for Python, and files that a package's record names."""
     files: list[Path] = []
     with suppress(OSError), os.scandir(directory) as entries:
         files += (Path(entry.path) for entry in entries if entry.is_file(follow_symlinks=False))
@@ -273,7 +265,7 @@ def _is_script(path: Path) -> bool:
 
 
 def _recorded(packages: Path) -> Iterable[Path]:
-    """The programs that packages in a directory have installed, by their own records."""
+    """The programs that the packages in a directory have installed, by their RECORD files."""
     for record in packages.glob("*.dist-info/RECORD"):
         try:
             lines = record.read_text("utf-8", "replace").splitlines()
@@ -292,8 +284,8 @@ def _has_others(modules: Path) -> bool:
         return False
 
 
-# What programs need of /etc, none of it secret. Each mount costs a start some 0.2 ms, so small files are copied and
-# only directories are mounted. Accounts, hosts and name services are our own.
+# The parts of /etc that programs need, none of them secret. Each mount costs a session's start some 0.2 ms, so small
+# files are copied and only directories are mounted. Accounts, hosts and name services are the fleet's own.
 _ETC_FILES = (
     "debian_version", "ld.so.cache", "localtime", "lsb-release", "mime.types", "os-release", "protocols", "services",
     "ssl/cert.pem", "ssl/openssl.cnf",
@@ -314,13 +306,12 @@ _ACCOUNTS = {
 
 
 def shown_etc() -> tuple[tuple[str, ...], str]:
-    """The directories of /etc that are mounted, and a directory with the rest of what sessions see of it.
+    """The directories of /etc to mount, and a directory with the other files of /etc that sessions see.
 
-    All sessions see the same one, read-only; where something in question has changed, another one is made.
+    All sessions share that directory, read-only; when one of the files changes, a new one is made.
     """
     pip = (_PIP_FILE, _PIP_DIRECTORY, *(f"{_PIP_DIRECTORY}/{name}" for name in _listed(f"/etc/{_PIP_DIRECTORY}")))
-    looked_at = ("", *_ETC_FILES, *_ETC_DIRECTORIES, *pip)
-    changed = tuple(map(_stamp, looked_at))
+    changed = tuple(map(_stamp, ("", *_ETC_FILES, *_ETC_DIRECTORIES, *pip)))
     files = _shown_etc(stand_ins().home, changed)
     if not os.path.isdir(files[1]):  # noqa: PTH112 - hot
         # The directory for temporary files was cleaned up.
@@ -332,7 +323,7 @@ def shown_etc() -> tuple[tuple[str, ...], str]:
 @lru_cache(maxsize=2)
 def _shown_etc(home: Path, changed: tuple[tuple[int, ...], ...]) -> tuple[tuple[str, ...], str]:
     directories, files = tuple(etc_directories()), etc_files()
-    place = home / f"etc-{hashlib.sha256(repr((changed, directories, files)).encode()).hexdigest()[:16]}"
+    target = home / f"etc-{hashlib.sha256(repr((changed, directories, files)).encode()).hexdigest()[:16]}"
 
     def fill(draft: Path) -> None:
         for name in directories:
@@ -340,13 +331,13 @@ def _shown_etc(home: Path, changed: tuple[tuple[int, ...], ...]) -> tuple[tuple[
         for name in files:
             path = Path("/etc", name)
             (draft / name).parent.mkdir(exist_ok=True)
-            # A link into /usr stays a link: it leads to the same place inside.
+            # A link into /usr stays a link: inside it has the same target.
             is_shown = path.is_symlink() and path.resolve().is_relative_to("/usr")
             shutil.copyfile(path, draft / name, follow_symlinks=not is_shown)
         for name, text in _ACCOUNTS.items():
             (draft / name).write_text(text)
 
-    return directories, str(made_once(place, fill))
+    return directories, str(made_once(target, fill))
 
 
 def _listed(directory: str) -> list[str]:
@@ -357,7 +348,7 @@ def _listed(directory: str) -> list[str]:
 
 
 def _stamp(name: str) -> tuple[int, ...]:
-    """What changes with the content of a file in /etc, or with the file in its place."""
+    """A value that changes when the content of a file in /etc changes, or the file is replaced."""
     try:
         status = os.stat(f"/etc/{name}")  # noqa: PTH116 - hot
     except OSError:

@@ -1,10 +1,10 @@
-"""Starts sessions in the container of a task's image, at the word of the agent's container beside it.
+"""Starts sessions in the container of a task's image, as the agent's container beside it requests.
 
-It is that container's only program (`python -I -S container_helper.py SOCKET`, by the fleet's own Python; it imports
-nothing of the fleet). Of itself it runs nothing of the image: what it starts is landlock_launcher.py, which confines
-itself before it becomes a shell. The agent listens, so nothing here has to be writable: each connection brings one
-order, the argv with the descriptors 1, 2, 3, 4 and 6 of a runner. It is told the process's number, and how it ended;
-the process ends with the connection.
+It is that container's only program (`python -I -S container_helper.py SOCKET`, run by the fleet's own Python; it
+imports nothing of the fleet) and runs none of the image's programs itself: it starts landlock_launcher.py, which
+confines itself before it becomes a shell. The agent listens, so nothing has to be writable here. Each connection brings
+one request: the argv, with the descriptors 1, 2, 3, 4 and 6 of a runner. The helper answers with the process id, and
+with the exit code at the end; it ends the process when the connection is closed.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ import time
 from typing import NoReturn
 
 _LONGEST = 200_000
-_AGAIN_SECONDS = 0.05
-_PLACES = (1, 2, 3, 4, 6)
+_RETRY_SECONDS = 0.05
+_DESCRIPTORS = (1, 2, 3, 4, 6)
 _FREE = 10
 _FAILED = 125
 _VARIABLES = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}
@@ -29,21 +29,21 @@ _SHELLS = ("/bin/bash", "/usr/bin/bash", "/usr/local/bin/bash")
 
 
 def serve(path: str) -> NoReturn:
-    """Connect, say what the image is like, and carry out what is ordered, for ever."""
-    # Whoever carries an order out is nobody's to wait for.
+    """Connect, describe the image, and serve requests, for ever."""
+    # Children that serve a request are not waited for.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     about = {"variables": dict(os.environ), "shell": "bash" if any(map(os.path.exists, _SHELLS)) else "sh"}
     while True:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
-            order, descriptors = b"", list[int]()
+            request, descriptors = b"", list[int]()
             try:
                 connection.connect(path)
                 connection.send(json.dumps(about).encode("utf-8", "replace"))
-                order, descriptors, _, _ = socket.recv_fds(connection, _LONGEST, len(_PLACES))
+                request, descriptors, _, _ = socket.recv_fds(connection, _LONGEST, len(_DESCRIPTORS))
             except (FileNotFoundError, ConnectionError):
-                time.sleep(_AGAIN_SECONDS)
-            if order and os.fork() == 0:
-                _run(connection, json.loads(order), descriptors)
+                time.sleep(_RETRY_SECONDS)
+            if request and os.fork() == 0:
+                _run(connection, json.loads(request), descriptors)
             for descriptor in descriptors:
                 os.close(descriptor)
 
@@ -61,7 +61,7 @@ def _run(connection: socket.socket, argv: list[str], descriptors: list[int]) -> 
     connection.send(b"%d" % child)
     ending = os.pidfd_open(child)
     waiting: list[int] = [connection.fileno()]
-    # The first word says that the agent has a hold on the process; until then it stays, dead or not.
+    # The agent's first message says that it has opened the process; until then it must not be reaped.
     if connection.recv(1):
         waiting.append(ending)
     while ending not in select.select(waiting, (), ())[0]:
@@ -78,13 +78,13 @@ def _become(argv: list[str], descriptors: list[int]) -> None:
     os.setsid()
     copies = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _FREE) for descriptor in descriptors]
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    for descriptor, place in zip(copies, _PLACES, strict=True):
-        os.dup2(descriptor, place)
+    for copy, descriptor in zip(copies, _DESCRIPTORS, strict=True):
+        os.dup2(copy, descriptor)
     os.chdir("/")
-    # Python ignores them, and what is ignored stays so behind an exec.
+    # Python ignores them, and exec keeps ignored signals ignored.
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
-    os.execve(argv[0], argv, _VARIABLES)  # noqa: S606  (what the agent's container names)
+    os.execve(argv[0], argv, _VARIABLES)  # noqa: S606  (no shell is wanted)
 
 
 if __name__ == "__main__":

@@ -18,35 +18,36 @@ from typing import NamedTuple
 
 from swe_ai_fleet.domain.command import NOBODY, Owner
 
-# A release wakes the next waiter. Only a slot that a killed process held is found by looking.
+# A release wakes the next waiter. Polling finds only the slots that a killed process held.
 _POLL_SECONDS = (0.03, 0.09)
-# Where the file system has no named pipes, every slot of another process is.
+# If the file system has no named pipes, polling finds every slot of another process.
 _POLL_SECONDS_UNWOKEN = (0.003, 0.009)
-# A ticket that was not renewed for this time belongs to a dead or hanging process: others overtake it.
+# A ticket that was not renewed for this long belongs to a dead or hanging process and is skipped.
 _STALE_SECONDS = 2.0
 _RENEW_SECONDS = 0.5
-_FORGOTTEN_SECONDS = 3600.0
-_TURNS_KEPT = 256
+_EXPIRED_SECONDS = 3600.0
+_MAX_TURNS = 256
 _PIPE_BYTES = 4096
 
 
 class CpuSlots:
     """`count` slots for heavy commands, held by file locks in `directory`, so that a killed process frees its own.
 
-    Each tenant has one slot to itself, the others are shared: whatever other tenants run, one command of a tenant
-    begins at once. So with several tenants there are more slots. For shared slots, tenants take turns, and inside a
-    tenant its executions; commands of one execution are served in order. One instance belongs to one event loop.
+    Each tenant has one slot to itself and the others are shared: one command of a tenant always starts at once,
+    whatever other tenants run. So the node runs more than `count` commands if there are several tenants. Tenants take
+    turns at the shared slots, and so do the executions of a tenant; commands of one execution are served in order. One
+    instance belongs to one event loop.
 
-    A process leaves one ticket for each tenant in `directory`, in the name of the waiter whose turn is next; all
-    processes sort the tickets alike, and who frees a slot wakes the process of the first through a named pipe. Source:
-    round robin over two levels, as in hierarchical fair queueing (Bennett and Zhang, SIGCOMM 1996), with commands as
-    packets.
+    For each tenant that waits, a process leaves one ticket in `directory`, for the waiter whose turn is next. All
+    processes sort the tickets alike, and a process that frees a slot wakes the process of the first ticket through a
+    named pipe. Source: round robin over two levels, as in hierarchical fair queueing (Bennett and Zhang, SIGCOMM 1996),
+    with commands as packets.
     """
 
     def __init__(self, directory: Path, count: int) -> None:
         if count < 1:
             raise ValueError("count must be at least 1")
-        # Plain texts: a path object for each look costs more than the look.
+        # Strings: to make a path object costs more than the system call it is made for.
         self._directory, self._tickets, self._turns = str(directory), f"{directory}/waiting", f"{directory}/turns"
         self._shared = [f"{directory}/slot-{number}" for number in range(1, count)]
         self._held: set[str] = set()
@@ -59,19 +60,19 @@ class CpuSlots:
         self._woken = asyncio.Event()
         self._dispatcher: asyncio.Task[None] | None = None
         self._wakeable = True
-        for place in (directory, self._tickets, self._turns):
-            Path(place).mkdir(mode=0o700, parents=True, exist_ok=True)
+        for path in (directory, self._tickets, self._turns):
+            Path(path).mkdir(mode=0o700, parents=True, exist_ok=True)
 
     @property
     def count(self) -> int:
-        """How many commands of one tenant run at once."""
+        """The number of commands that one tenant can run at once."""
         return len(self._shared) + 1
 
     @asynccontextmanager
     async def hold(self, owner: Owner = NOBODY) -> AsyncGenerator[None]:
         """Wait for a slot and hold it for the length of the context."""
         slot = None
-        if not self._waiting and not os.listdir(self._tickets):  # noqa: PTH208  (no Path for each entry)
+        if not self._waiting and not os.listdir(self._tickets):  # noqa: PTH208  (see CpuSlots.__init__)
             slot = self._take((f"{self._directory}/own-{owner.tenant}", *self._shared))
         slot = slot or await self._wait(owner)
         shared = slot.path in self._shared
@@ -101,8 +102,8 @@ class CpuSlots:
                 self._release(waiter.slot.result())
             raise
 
-    def _anybody_waits(self) -> bool:
-        """Whether somebody does, once those who were served or have given up are gone from the front of each lane."""
+    def _has_waiters(self) -> bool:
+        """Remove waiters that were served or have given up from the front of each lane; whether any are left."""
         for tenant, lanes in list(self._waiting.items()):
             for execution, lane in list(lanes.items()):
                 while lane.waiters and lane.waiters[0].slot.done():
@@ -114,11 +115,11 @@ class CpuSlots:
         return bool(self._waiting)
 
     async def _dispatch(self) -> None:
-        """Give slots to the waiters of this process, until there are none."""
+        """Give slots to the waiters of this process until none is left."""
         try:
             with self._wake_up_calls():
                 renewed = time.monotonic()
-                while self._anybody_waits():
+                while self._has_waiters():
                     self._woken.clear()
                     self._post()
                     if self._serve(self._queue()):
@@ -154,9 +155,9 @@ class CpuSlots:
             yield
             return
         try:
-            # Open for writing too: otherwise it is at its end whenever nobody else has it open.
+            # Open for writing too: otherwise reads return end of file whenever no other process has it open.
             pipe = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
-            loop.add_reader(pipe, self._called, pipe)
+            loop.add_reader(pipe, self._on_wake, pipe)
             try:
                 yield
             finally:
@@ -168,13 +169,13 @@ class CpuSlots:
     def _pipe(self, token: str) -> str:
         return f"{self._directory}/wake-{token}"
 
-    def _called(self, pipe: int) -> None:
+    def _on_wake(self, pipe: int) -> None:
         with suppress(BlockingIOError):
             os.read(pipe, _PIPE_BYTES)
         self._woken.set()
 
     def _post(self) -> None:
-        """One ticket for each tenant that waits here, in the name of the waiter whose turn is next."""
+        """Leave one ticket for each waiting tenant of this process, for the waiter whose turn is next."""
         for tenant in self._posted.keys() - self._waiting.keys():
             _remove(f"{self._tickets}/{self._posted.pop(tenant).name}")
         for tenant, lanes in self._waiting.items():
@@ -190,26 +191,26 @@ class CpuSlots:
         while True:
             execution, lane = min(lanes.items(), key=lambda item: (item[1].turn, item[1].waiters[0].since))
             ticket = _Ticket(tenant, execution, lane.waiters[0].since, self._token)
-            # Another process may have served this execution since: turns are read again, of the first only.
+            # Another process may have served this execution since, so the turn of the first one is read again.
             if (turn := _changed(f"{self._turns}/{ticket.turns[1]}")) == lane.turn:
                 return ticket
             lane.turn = turn
 
     def _serve(self, queue: list[_Ticket]) -> bool:
-        """Give one slot to a waiter of this process, where one is free; whether it was."""
+        """Give one free slot to a waiter of this process; False if none could be given."""
         for ticket in queue:
-            if ticket.token != self._token or (slot := self._take(self._places(ticket, queue))) is None:
+            if ticket.token != self._token or (slot := self._take(self._allowed(ticket, queue))) is None:
                 continue
             _remove(f"{self._tickets}/{self._posted.pop(ticket.tenant).name}")
-            self._served(ticket)
+            self._end_turn(ticket)
             self._waiting[ticket.tenant][ticket.execution_id].waiters[0].slot.set_result(slot)
-            # The next may be another process's, and another slot free.
+            # Another slot may be free, and the next ticket may belong to another process.
             self._wake([other for other in queue if other != ticket])
             return True
         return False
 
-    def _places(self, ticket: _Ticket, queue: list[_Ticket]) -> tuple[str, ...]:
-        """The slots that a ticket may take now, whether they are free or not."""
+    def _allowed(self, ticket: _Ticket, queue: list[_Ticket]) -> tuple[str, ...]:
+        """The slots that a ticket may take now, free or not."""
         first_of_tenant = next(other for other in queue if other.tenant == ticket.tenant)
         own = (f"{self._directory}/own-{ticket.tenant}",) if first_of_tenant == ticket else ()
         return (*own, *self._shared) if queue[0] == ticket else own
@@ -218,11 +219,11 @@ class CpuSlots:
         self._held.discard(slot.path)
         os.close(slot.descriptor)
         own = slot.path.removeprefix(f"{self._directory}/own-") if slot.path not in self._shared else None
-        with suppress(FileNotFoundError):  # The directory may be gone at the end of a fleet.
+        with suppress(FileNotFoundError):  # The directory may be removed when the fleet ends.
             self._wake([ticket for ticket in self._queue() if own is None or ticket.tenant == own])
 
     def _wake(self, queue: list[_Ticket]) -> None:
-        """Wake the process of the first ticket, or of the next one whose process lives."""
+        """Wake the process of the first ticket whose process is alive."""
         for ticket in queue:
             if ticket.token == self._token:
                 self._woken.set()
@@ -230,7 +231,7 @@ class CpuSlots:
             try:
                 pipe = os.open(self._pipe(ticket.token), os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             except OSError as fault:
-                # Nobody reads: its process is dead. Without a pipe it looks for itself.
+                # Without a reader (ENXIO) its process is dead; without a pipe its process polls.
                 if fault.errno == errno.ENXIO:
                     _remove(f"{self._tickets}/{ticket.name}")
                     _remove(self._pipe(ticket.token))
@@ -242,8 +243,8 @@ class CpuSlots:
                 os.close(pipe)
             return
 
-    def _take(self, places: tuple[str, ...]) -> _Slot | None:
-        for path in places:
+    def _take(self, paths: tuple[str, ...]) -> _Slot | None:
+        for path in paths:
             if path in self._held:
                 continue
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -259,7 +260,7 @@ class CpuSlots:
     def _join(self, tenant: str) -> None:
         crowd = self._crowds.get(tenant)
         if crowd is None:
-            # Held by every process in which the tenant has more than its own slot.
+            # Every process in which the tenant has more than its own slot holds this lock.
             descriptor = os.open(f"{self._directory}/crowd-{tenant}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             with suppress(BlockingIOError):
                 fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -277,7 +278,7 @@ class CpuSlots:
         try:
             fcntl.flock(crowd.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            return  # there are others
+            return  # another process still has slots of this tenant
         else:
             if self.on_crowd is not None:
                 self.on_crowd(tenant, False)
@@ -292,22 +293,22 @@ class CpuSlots:
             if name in ours:
                 continue
             age = time.time() - _changed(f"{self._tickets}/{name}") / 1e9
-            if age > _FORGOTTEN_SECONDS:
+            if age > _EXPIRED_SECONDS:
                 _remove(f"{self._tickets}/{name}")
             elif age < _STALE_SECONDS:
                 waiting.append(_Ticket.parse(name))
-        turns = {place: _changed(f"{self._turns}/{place}") for other in waiting for place in other.turns}
-        return sorted(waiting, key=lambda other: (*(turns[place] for place in other.turns), other.since))
+        turns = {name: _changed(f"{self._turns}/{name}") for ticket in waiting for name in ticket.turns}
+        return sorted(waiting, key=lambda ticket: (*(turns[name] for name in ticket.turns), ticket.since))
 
-    def _served(self, ticket: _Ticket) -> None:
-        """Put a tenant and its execution behind the others."""
-        changed = False
-        for place in ticket.turns:
-            changed = _touch(f"{self._turns}/{place}") or changed
-        if changed and len(places := os.listdir(self._turns)) > _TURNS_KEPT:  # noqa: PTH208
-            for place in places:
-                if time.time() - _changed(f"{self._turns}/{place}") / 1e9 > _FORGOTTEN_SECONDS:
-                    Path(self._turns, place).unlink(missing_ok=True)
+    def _end_turn(self, ticket: _Ticket) -> None:
+        """Put a served tenant and its execution after the others."""
+        is_new = False
+        for name in ticket.turns:
+            is_new = _touch(f"{self._turns}/{name}") or is_new
+        if is_new and len(names := os.listdir(self._turns)) > _MAX_TURNS:  # noqa: PTH208
+            for name in names:
+                if time.time() - _changed(f"{self._turns}/{name}") / 1e9 > _EXPIRED_SECONDS:
+                    Path(self._turns, name).unlink(missing_ok=True)
 
 
 class _Slot(NamedTuple):
@@ -324,7 +325,7 @@ class _Waiter(NamedTuple):
 
 @dataclass(slots=True)
 class _Lane:
-    """The waiters of one execution in this process, and when the execution was served last, as far as is known."""
+    """The waiters of one execution in this process; `turn` is when it was last served, as last read."""
 
     waiters: deque[_Waiter] = field(default_factory=lambda: deque[_Waiter]())
     turn: int = 0
@@ -355,33 +356,33 @@ class _Ticket(NamedTuple):
 
     @property
     def turns(self) -> tuple[str, str]:
-        """The files whose times say when the tenant, and when the execution, was served last."""
+        """The files whose modification times say when the tenant, and when the execution, was last served."""
         return f"{self.tenant}:", f"{self.tenant}:{self.execution_id}:"
 
 
 def _touch(path: str) -> bool:
-    """Give a file the time of now, to the nanosecond: the kernel's own is some milliseconds late. True: it is new."""
-    changed = False
+    """Set a file's time to now, to the nanosecond (the kernel's is some milliseconds late); True: the file is new."""
+    is_new = False
     while True:
         now = time.time_ns()
         try:
             os.utime(path, ns=(now, now))
         except FileNotFoundError:
             os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
-            changed = True
+            is_new = True
         else:
-            return changed
+            return is_new
 
 
 def _remove(path: str) -> None:
     with suppress(FileNotFoundError):
-        os.unlink(path)  # noqa: PTH108  (no Path for each)
+        os.unlink(path)  # noqa: PTH108  (see CpuSlots.__init__)
 
 
 def _changed(path: str) -> int:
-    """The time of a file, in nanoseconds; 0 where there is none, or where the clock was set back since."""
+    """The modification time of a file in nanoseconds; 0 if it does not exist or the clock was set back since."""
     try:
-        changed = os.stat(path).st_mtime_ns  # noqa: PTH116  (no Path for each look)
+        changed = os.stat(path).st_mtime_ns  # noqa: PTH116  (see CpuSlots.__init__)
     except FileNotFoundError:
         return 0
     return changed if changed <= time.time_ns() else 0

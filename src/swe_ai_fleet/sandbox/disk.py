@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _LOOK_SECONDS = 0.1
-# A look costs two system calls; measuring walks the trees, and takes at most so much of the time: where free space
-# shrinks, and where it does not (others may be giving back what this workspace takes).
+# A look at the free space costs two system calls; measuring walks the trees. It may take at most this share of the
+# time: where free space shrinks, and where it does not (others may free as much as this workspace takes).
 _ALARMED_SHARE = 0.05
 _CALM_SHARE = 0.01
 _CALM_SECONDS = 1.0
@@ -30,23 +30,23 @@ _CLOSED_LEVELS = 40
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskUsage:
-    """Bytes on the disk. `complete` is False where a directory could not be looked into."""
+    """Bytes on the disk. `complete` is False if a directory could not be read."""
 
     bytes: int
     complete: bool = True
 
 
 class DiskWatch:
-    """Measures directories against a limit. One belongs to a workspace and its event loop.
+    """Measures the directories of one workspace against a limit; it belongs to one event loop.
 
-    It checks the free space of their file systems often, which is cheap, and measures when that has shrunk by more than
-    the workspace may still write, and periodically besides.
+    It checks the free space of their file systems often, which is cheap. It measures when the free space has shrunk by
+    more than the workspace may still write, and periodically.
     """
 
     def __init__(self, directories: Iterable[Path], limit: int) -> None:
         self._directories = tuple(directories)
-        # One of each file system; as texts, for they are looked at with each command.
-        self._places = tuple({_device(place): str(place) for place in self._directories}.values())
+        # A path on each file system; strings, since they are used with every command.
+        self._paths = tuple({_device(path): str(path) for path in self._directories}.values())
         self.limit = limit
         self.usage = DiskUsage(bytes=0)
         self._free = self._free_now()
@@ -61,7 +61,7 @@ class DiskWatch:
 
     @property
     def shrunk(self) -> bool:
-        """Whether the file systems lost more than there was left to write at the last measurement."""
+        """Whether the file systems lost more than the workspace could still write at the last measurement."""
         return self._free - self._free_now() > max(0, self.limit - self.usage.bytes)
 
     @property
@@ -73,20 +73,20 @@ class DiskWatch:
         return self.exceeded or self.shrunk or since > max(_CALM_SECONDS, self._cost / _CALM_SHARE)
 
     def note(self, outcome: str) -> bytes:
-        """What a command's stderr says of a limit that is passed, and what came of it."""
+        """A note for a command's stderr about the exceeded limit and the `outcome` for the command."""
         used, limit = (f"{count / 1024**2:,.1f} MiB" for count in (self.usage.bytes, self.limit))
         holds = f"the workspace with its home and /tmp holds {used} of {limit} allowed"
         return f"\n[disk limit: {holds}; {outcome}]\n".encode()
 
     async def measure(self, open_by: Callable[[], Iterable[int]] = tuple) -> DiskUsage:
-        """Measure now, in a thread; files without a name that the processes `open_by` hold open count too."""
+        """Measure now, in a thread; unlinked files that the processes `open_by` (ids) hold open count too."""
         async with self._measuring:
             free, suspicious, started = self._free_now(), self.shrunk, time.monotonic()
             usage = await asyncio.to_thread(measure, self._directories)
             nameless = await asyncio.to_thread(lambda: _nameless(open_by()))
             usage = DiskUsage(bytes=usage.bytes + nameless, complete=usage.complete)
             if not usage.complete and suspicious:
-                # An unreadable directory counts as what the file system lost.
+                # Unreadable directories count as much as the file system lost.
                 usage = DiskUsage(bytes=usage.bytes + max(0, self._free - free), complete=False)
             self.usage, self._free = usage, free
             self._measured_at = time.monotonic()
@@ -95,15 +95,15 @@ class DiskWatch:
 
     def _free_now(self) -> int:
         free: dict[int, int] = {}
-        for place in self._places:
+        for path in self._paths:
             with suppress(OSError):
-                status = os.statvfs(place)
+                status = os.statvfs(path)
                 free[status.f_fsid] = status.f_bavail * status.f_frsize
         return sum(free.values())
 
 
 def _device(directory: Path) -> object:
-    """Its file system; what is not there is one of its own."""
+    """The directory's file system; a missing directory counts as a file system of its own."""
     try:
         return directory.stat().st_dev
     except OSError:
@@ -135,12 +135,12 @@ class DiskGuard:
             self._over()
 
     def stop(self) -> None:
-        """Stop watching; a running measurement continues, for the next guard."""
+        """Stop watching; a running measurement finishes, for the next guard."""
         self._timer.cancel()
 
 
 def measure(directories: Iterable[Path]) -> DiskUsage:
-    """The disk usage of the directories, each file once; links are not followed. It stops after a time."""
+    """The disk usage of the directories, each file once; links are not followed. Incomplete after 20 seconds."""
     return _Measurement().take([str(directory) for directory in directories], _CLOSED_LEVELS)
 
 
@@ -170,14 +170,14 @@ class _Measurement:
                 closed = self._open_up(path, levels)
                 total, complete = total + closed.bytes, complete and closed.complete
             except OSError as error:
-                # Removed meanwhile, or moved to where it cannot be measured.
+                # A removed directory is no gap; any other fault is.
                 complete = complete and error.errno in (errno.ENOENT, errno.ENOTDIR)
             if time.monotonic() > self._until:
                 return DiskUsage(bytes=total, complete=False)
         return DiskUsage(bytes=total, complete=complete)
 
     def _open_up(self, path: str, levels: int) -> DiskUsage:
-        """What a directory holds whose owner, who is ours, took the right to enter it; it has it for a moment."""
+        """Measure a directory of our own user that lacks the permission to enter, by granting it for a moment."""
         unknown = DiskUsage(bytes=0, complete=False)
         if not levels:
             return unknown
@@ -187,13 +187,13 @@ class _Measurement:
             return unknown
         try:
             # By descriptor, so that a replacement at the path is not touched.
-            same = Path(f"/proc/self/fd/{descriptor}")
+            directory = Path(f"/proc/self/fd/{descriptor}")
             mode = stat.S_IMODE(os.fstat(descriptor).st_mode)
-            same.chmod(mode | stat.S_IRUSR | stat.S_IXUSR)
+            directory.chmod(mode | stat.S_IRUSR | stat.S_IXUSR)
             try:
-                return self.take([str(same)], levels - 1)
+                return self.take([str(directory)], levels - 1)
             finally:
-                same.chmod(mode)
+                directory.chmod(mode)
         except OSError:
             return unknown
         finally:
@@ -218,14 +218,14 @@ def _nameless(pids: Iterable[int]) -> int:
 
 
 def remove_tree(root: Path, *, ignore_errors: bool = False) -> None:
-    """Remove a directory tree that strangers have written: locked directories, endless depth. Blocking.
+    """Remove an untrusted directory tree, with locked directories and any depth. Blocking.
 
-    Only what lies below `root` is touched: links are removed, never followed. Raises OSError where something stays,
-    unless `ignore_errors`.
+    Nothing outside `root` is touched: links are removed, never followed. Raises OSError if something cannot be
+    removed, unless `ignore_errors`.
     """
     try:
         while os.path.lexists(root):
-            # Two may remove it at once: what is missing then is a part of it.
+            # If two callers remove it at once, parts of it go missing meanwhile.
             with suppress(FileNotFoundError):
                 shutil.rmtree(root)
     except (OSError, RecursionError):
@@ -240,7 +240,7 @@ def _unlock(root: Path) -> None:
     pending = [root]
     while pending:
         directory = pending.pop()
-        # beyond what a path can name: rm gets there step by step
+        # Fails for paths that are too long; rm, which changes directory step by step, reaches those.
         with suppress(OSError):
             if not stat.S_ISDIR(directory.lstat().st_mode):
                 continue

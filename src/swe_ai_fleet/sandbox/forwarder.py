@@ -1,7 +1,7 @@
-"""Runs inside a sandbox: TCP on the sandbox's own loopback -> a unix socket, of the proxy or of a gateway.
+"""Runs inside a sandbox: forwards TCP on the sandbox's own loopback to a unix socket, of the proxy or of a gateway.
 
-A script of its own (`python -I -S forwarder.py PORT SOCKET`): it imports nothing of the fleet, which is not visible
-there. It returns to its caller once it listens, and serves from a child.
+A standalone script (`python -I -S forwarder.py PORT SOCKET`) that imports nothing of the fleet. It returns to its
+caller once it listens, and serves from a child.
 """
 
 from __future__ import annotations

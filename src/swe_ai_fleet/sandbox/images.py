@@ -1,10 +1,10 @@
 """Sessions in container images: the fleet's own programs inside, and the container of an image beside the fleet's.
 
-A container image may have no Python, another C library, or none. So the fleet's shell, Python and git are copied once,
-each started by the copy of their loader, which looks for libraries in the copies and at no file of the image.
+A container image may have no Python, another C library, or none. So the fleet's shell, Python and git are copied once.
+Each is started by a copy of its loader, which finds libraries among the copies and reads no file of the image.
 
-On nodes without namespaces the image is a container of the same Pod, with the workspace, the home and /tmp in common,
-each at the same place. See container_helper.py for the other end.
+On nodes without namespaces the image is a container of the same Pod, which shares the workspace, the home and /tmp at
+the same paths. See container_helper.py for the other end.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from swe_ai_fleet.sandbox.concealment import MountedDirectory, code, made_once, 
 INSIDE = "/run/fleet"
 _INSIDE = f"{INSIDE}/own"
 RUNNER = (f"{_INSIDE}/first", "--library-path", f"{_INSIDE}/lib", f"{_INSIDE}/sh")
-"""The shell whose process nobody inside can trace or look into: its loader cannot be read."""
+"""The shell. Commands can neither trace nor inspect its process, because its loader is not readable."""
 PYTHON = (f"{_INSIDE}/ld", "--library-path", f"{_INSIDE}/lib", f"{_INSIDE}/bin/python3")
 PROGRAMS = f"{_INSIDE}/programs"
-"""The directory for the end of PATH: git, for images without one."""
+"""The directory to append to PATH: it holds git, for images without one."""
 _GIT = f"""\
 #!/bin/sh
 GIT_EXEC_PATH={PROGRAMS} GIT_TEMPLATE_DIR= exec {_INSIDE}/ld --library-path {_INSIDE}/lib {_INSIDE}/bin/git "$@"
 """
 _LOADER = re.compile(rb"(/[\w./+-]*/ld[\w.-]*\.so[\w.]*)\0")
 _NEEDED = re.compile(r"^\s*(\S+) => (/\S+)", re.M)
-# The files of a root that a loader reads of itself, each with a name of the same length that is not there.
+# The files of the root that a loader always reads, each replaced by a path of the same length that does not exist.
 _OF_THE_ROOT = {b"/etc/ld.so.preload": b"/run/fleet/preload", b"/etc/ld.so.cache": b"/run/fleet/cache"}
 _LEFT_OUT = shutil.ignore_patterns(
     *("site-packages", "test", "tests", "idlelib", "tkinter", "turtledemo", "lib2to3", "ensurepip", "config-*", "*.a")
@@ -49,13 +49,13 @@ _FORMAT = "1"
 
 
 def carried(shell: str) -> MountedDirectory:
-    """The copies, made with the first call. Raises PreconditionFailed where programs here are of no usual kind."""
-    place = made_once(runtime_directory() / f"carried-{_identity(shell)}", lambda draft: _copy(shell, draft))
-    return MountedDirectory(outside=str(place), inside=_INSIDE)
+    """The copies, made with the first call. Raises PreconditionFailed if Python names no dynamic loader."""
+    copies = made_once(runtime_directory() / f"carried-{_identity(shell)}", lambda draft: _copy(shell, draft))
+    return MountedDirectory(outside=str(copies), inside=_INSIDE)
 
 
 def carry(shell: str, target: Path) -> None:
-    """Fill a directory with what a container of an image is to see at `INSIDE`: the copies, and the fleet's code."""
+    """Fill a directory that an image's container mounts at `INSIDE`: with the copies and the fleet's code."""
     (target / "own").mkdir()
     _copy(shell, target / "own")
     shutil.copytree(code().outside, target / Path(code().inside).name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -107,20 +107,20 @@ def _loader(program: Path) -> str:
 _LONGEST = 200_000
 _SECONDS = 60.0
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-# What the container's runtime and Kubernetes put beside the image's own.
+# Variables that the container's runtime and Kubernetes add to the image's own.
 _NOT_OF_THE_IMAGE = re.compile(r"HOSTNAME|KUBERNETES_.*|FLEET_.*")
 _KILLED = b"137"
 
 
 class ImageContainer:
-    """What listens at `path` for the helper in the other container. The socket is made with the first session."""
+    """Listens at `path` for the helper in the other container. The socket is made with the first session."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._listener: socket.socket | None = None
 
     async def root(self, image: str) -> ImageRoot:
-        """The image as commands find it: its variables and its shell, the workspace at its own place only.
+        """The image as commands find it: its variables and its shell; the workspace is at its own path only.
 
         Raises Unavailable.
         """
@@ -136,7 +136,7 @@ class ImageContainer:
         return ImageRoot(digest=digest, path="", user=os.geteuid(), shell=shell, variables=variables)
 
     async def connected(self) -> tuple[socket.socket, bytes]:
-        """A connection for one process, and what its helper says of the image. Raises Unavailable."""
+        """A connection for one process, and the helper's description of the image (JSON). Raises Unavailable."""
         if self._listener is None:
             self._path.unlink(missing_ok=True)
             self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -152,7 +152,7 @@ class ImageContainer:
                     about = await loop.sock_recv(connection, _LONGEST)
                     if about and not _is_over(connection):
                         return connection, about
-                    # It waited for longer than its container lived.
+                    # The container ended while its connection waited to be accepted.
                     connection.close()
         except TimeoutError:
             raise Unavailable(f"the container of the image did not answer within {_SECONDS:.0f} s") from None
@@ -165,8 +165,8 @@ def _is_over(connection: socket.socket) -> bool:
         return False
 
 
-class Entrusted:
-    """A process of the other container, with what a session needs of one that it has started itself."""
+class ContainerProcess:
+    """A process of the other container, with the part of `subprocess.Popen` that a session uses."""
 
     def __init__(self, connection: socket.socket, argv: Sequence[str], descriptors: Sequence[int]) -> None:
         self._connection = connection
@@ -183,7 +183,7 @@ class Entrusted:
             raise
 
     def poll(self) -> int:
-        """The exit code, as a shell would tell it. To be asked once it has ended."""
+        """The exit code, as a shell would report it. Call it only once the process has ended."""
         with self._connection as connection:
             try:
                 return int(connection.recv(_LONGEST) or _KILLED)
@@ -191,5 +191,5 @@ class Entrusted:
                 return int(_KILLED)
 
     def terminate(self) -> None:
-        """Have it told to end, which ends everything below it."""
+        """Have the helper send it SIGTERM, upon which it ends its whole session."""
         self._connection.shutdown(socket.SHUT_WR)

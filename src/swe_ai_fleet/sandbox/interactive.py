@@ -28,14 +28,14 @@ from swe_ai_fleet.sandbox.workspace import limits_per_namespace
 _CHUNK = 64 * 1024
 _STDERR_BYTES = 4096
 _MARKER = "FLEET_INTERACTIVE"
-# Joins the control groups and becomes the sandbox; bubblewrap's report is of no use here.
+# Joins the control groups and becomes the sandbox; bubblewrap's report is discarded.
 _OUTSIDE = """\
 exec 6>/dev/null || exit 125
 while [ "$1" != -- ]; do echo 0 >"$1" || exit 125; shift; done
 shift
 exec "$@"
 """
-# Inside, before the program: its variables, the limits that only work there, and the ways out.
+# Inside, before the program: its variables, the limits that only work there, and its forwarders.
 _INSIDE = """\
 . {variables}
 cd || exit 126
@@ -49,11 +49,11 @@ exec "$@"
 class InteractiveCommand:
     """An argv that runs until its pipes are closed.
 
-    It starts in a home of its own rather than in the workspace, whose files could otherwise pass for modules or
-    programs of it, with `files` in it, by their paths there. `variables` come on top of the sandbox's own; of the
-    repository's environment only `environment` is passed on. `gateway` is a unix socket that it reaches beside its
-    network, at a port of its own loopback. In arguments, variables and files `{workspace}` stands for where it sees the
-    workspace, and `{gateway}` for the URL of that port.
+    The program starts in a new home that holds `files` (by relative path), not in the workspace, whose files it could
+    otherwise load as its modules or programs. `variables` are added to the sandbox's own; of the repository's
+    environment only `environment` is passed on. `gateway` is a unix socket that it reaches, besides its network, at a
+    port of its own loopback. In arguments, variables and files `{workspace}` stands for the workspace's path as the
+    program sees it, and `{gateway}` for the URL of that port.
     """
 
     argv: tuple[str, ...]
@@ -67,7 +67,7 @@ class InteractiveCommand:
     confined: bool = True
 
     def at(self, workspace: str) -> InteractiveCommand:
-        """The command where the workspace is seen at a place, its words filled in."""
+        """The command with its placeholders filled in, for a workspace seen at this path."""
 
         def filled(text: str) -> str:
             return text.replace("{workspace}", workspace).replace("{gateway}", jail.GATEWAY_URL)
@@ -81,20 +81,20 @@ class InteractiveCommand:
 
 
 class InteractiveProcess:
-    """A running program: write to `stdin`, read from `stdout`; its stderr is kept within bounds."""
+    """A running program: write to `stdin`, read from `stdout`; the capture of its stderr is bounded."""
 
-    def __init__(self, process: Process, ground: _Ground, marker: str, occupants: Occupants | None) -> None:
+    def __init__(self, process: Process, resources: _Resources, marker: str, occupants: Occupants | None) -> None:
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stderr is not None
         self.stdin = process.stdin
         self.stdout = process.stdout
         self._process = process
-        self._ground = ground
+        self._resources = resources
         self._marker = marker
         self._errors = Capture(_STDERR_BYTES)
-        self._guard = DiskGuard(ground.disk, lambda: processes.descendants(self.pid), self._over)
-        self._listening = asyncio.create_task(self._listen(process.stderr))
+        self._guard = DiskGuard(resources.disk, lambda: processes.descendants(self.pid), self._on_full_disk)
+        self._reading_errors = asyncio.create_task(self._read_errors(process.stderr))
         self._ending = asyncio.Lock()
         self._closed = False
         self._presence = ExitStack()
@@ -107,7 +107,7 @@ class InteractiveProcess:
     ) -> InteractiveProcess:
         """Start a command over the directory `root`, an absolute path without links.
 
-        Raises PreconditionFailed where it is to be confined and cannot be, Unavailable where it does not start.
+        Raises PreconditionFailed if it cannot be confined as requested, Unavailable if it does not start.
         """
         if command.confined and policy.level is not IsolationLevel.BUBBLEWRAP:
             raise PreconditionFailed(f"it must run in bubblewrap, but the sandbox is {policy.level}")
@@ -116,9 +116,9 @@ class InteractiveProcess:
         occupants = Occupants.of(root) if command.confined and not command.read_only_workspace else None
         if occupants is not None:
             occupants.ever = True
-        ground = await _Ground.prepare(root, command, policy, scratch)
+        resources = await _Resources.prepare(root, command, policy, scratch)
         try:
-            argv, variables, marker = await ground.launch(root, command)
+            argv, variables, marker = await resources.launch(root, command)
             leave_session_keyring()
             process = await processes.started_group(
                 *argv,
@@ -126,19 +126,19 @@ class InteractiveProcess:
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
                 env=variables,
-                cwd=ground.scratch.home,
+                cwd=resources.scratch.home,
                 limit=_CHUNK,
             )
         except BaseException as error:
-            await uninterrupted(ground.remove())
+            await uninterrupted(resources.remove())
             if isinstance(error, OSError | ValueError):
                 raise Unavailable(f"it did not start: {error}") from None
             raise
-        return cls(process, ground, marker, occupants)
+        return cls(process, resources, marker, occupants)
 
     @property
     def pid(self) -> int:
-        """The process on the host; a confined program is a grandchild of it."""
+        """The id of the process on the host; a confined program is its grandchild."""
         return self._process.pid
 
     @property
@@ -152,13 +152,13 @@ class InteractiveProcess:
         return self._errors.output()
 
     async def wait(self) -> int:
-        """Wait until it has ended of itself or was killed, and return its exit code."""
+        """Wait until it has ended or was killed, and return its exit code."""
         await self._process.wait()
-        await asyncio.wait([self._listening], timeout=1)
+        await asyncio.wait([self._reading_errors], timeout=1)
         return self.exit_code or 0
 
     async def close(self, *, grace_seconds: float) -> None:
-        """Close its standard input, give it some time to end, then kill it and all it started."""
+        """Close its standard input, give it `grace_seconds` to end, then kill it and its children."""
         self.stdin.close()
         try:
             with suppress(TimeoutError):
@@ -168,7 +168,7 @@ class InteractiveProcess:
             await self.kill()
 
     async def kill(self) -> None:
-        """Kill it and all it started, and remove its home; once this returns none of its processes lives."""
+        """Kill it and its children, wait until they are gone, and remove its home."""
         await uninterrupted(self._kill())
 
     async def _kill(self) -> None:
@@ -182,27 +182,27 @@ class InteractiveProcess:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(0.05):
                         await self._process.wait()
-            if not self._ground.bubblewrap:
+            if not self._resources.bubblewrap:
                 await self._sweep()
             self._presence.close()
-            self._listening.cancel()
+            self._reading_errors.cancel()
             self.stdin.close()
-            await self._ground.remove()
+            await self._resources.remove()
 
     def _tree(self) -> list[int]:
         """The process of a confined program, below the first process of its namespace."""
         pids = [pid for first in processes.children(self.pid) for pid in processes.descendants(first)]
         return pids if self._process.returncode is None else []
 
-    def _over(self) -> None:
-        self._errors.feed(self._ground.disk.note("it was killed"))
+    def _on_full_disk(self) -> None:
+        self._errors.feed(self._resources.disk.note("it was killed"))
         self._end()
 
     def _end(self) -> None:
-        """Kill the sandbox's first process, with which the others go; bubblewrap itself waits for that."""
-        below = processes.children(self.pid) if self._ground.bubblewrap else processes.descendants(self.pid)
-        if not below or not self._ground.bubblewrap:
-            # The whole group: a process that has just started may be unseen.
+        """Kill the sandbox's first process, which ends the others; bubblewrap itself ends after it."""
+        below = processes.children(self.pid) if self._resources.bubblewrap else processes.descendants(self.pid)
+        if not below or not self._resources.bubblewrap:
+            # The whole group: a process that has just started may not be listed yet.
             with suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
         processes.send_signal(below, signal.SIGKILL)
@@ -212,14 +212,14 @@ class InteractiveProcess:
             processes.send_signal(stragglers, signal.SIGKILL)
             await asyncio.sleep(0.002)
 
-    async def _listen(self, stream: asyncio.StreamReader) -> None:
+    async def _read_errors(self, stream: asyncio.StreamReader) -> None:
         while data := await stream.read(_CHUNK):
             self._errors.feed(data)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Ground:
-    """What one process stands on and what is removed with it."""
+class _Resources:
+    """The resources of one process, which are removed with it."""
 
     policy: SandboxPolicy
     bubblewrap: jail.Bubblewrap | None
@@ -231,7 +231,7 @@ class _Ground:
     @classmethod
     async def prepare(
         cls, root: Path, command: InteractiveCommand, policy: SandboxPolicy, parent: Path | None
-    ) -> _Ground:
+    ) -> _Resources:
         bubblewrap = await jail.Bubblewrap.required() if command.confined else None
         scratch = jail.Scratch(parent)
         proxy = FilteringProxy(command.network) if command.confined and command.network is not None else None
@@ -254,12 +254,12 @@ class _Ground:
         )
 
     async def launch(self, root: Path, command: InteractiveCommand) -> tuple[list[str], dict[str, str], str]:
-        """The argv, the variables, and the bytes by which an unconfined process and its children are known."""
+        """The argv, the variables, and the marker by which an unconfined process and its children are recognised."""
         command = command.at(jail.WORKSPACE if self.bubblewrap else str(root))
         argv = command.argv
         for name, text in command.files.items():
             if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
-                raise ValueError(f"{name!r} is no path in a home")
+                raise ValueError(f"{name!r} is not a path inside the home directory")
             (self.scratch.home / name).parent.mkdir(parents=True, exist_ok=True)
             (self.scratch.home / name).write_text(text)
         environment = replace(
@@ -274,7 +274,7 @@ class _Ground:
             variables = session_variables(environment, os.environ, home=home, tmp=tmp, isolated=False)
             return [*outside, *argv], variables | {_MARKER: token}, f"{_MARKER}={token}"
         networked = command.network is not None
-        # A file, as its standard input is the program's own and arguments can be read by every user of the host.
+        # In a file: standard input belongs to the program, and every user of the host can read arguments.
         self.scratch.variables.touch(mode=0o600)
         self.scratch.variables.write_text(
             exports(session_variables(environment, os.environ, proxy=jail.PROXY_URL if networked else ""))
@@ -288,16 +288,16 @@ class _Ground:
             gateway=command.gateway,
             read_only=command.read_only_workspace,
         )
-        ways = [jail.forwarding(environment)] if networked else []
+        forwarders = [jail.forwarding(environment)] if networked else []
         if command.gateway is not None:
-            ways.append(jail.forwarding(environment, jail.GATEWAY_PORT, jail.GATEWAY))
+            forwarders.append(jail.forwarding(environment, jail.GATEWAY_PORT, jail.GATEWAY))
         inside = _INSIDE.format(
             variables=jail.VARIABLES,
             limits=shell_limits(
                 max_file_bytes=self.policy.max_file_bytes,
                 max_processes=self.policy.max_processes if limits_per_namespace() else None,
             ),
-            forward="\n".join(f"{shlex.join(way)} </dev/null >/dev/null || exit 125" for way in ways),
+            forward="\n".join(f"{shlex.join(argv)} </dev/null >/dev/null || exit 125" for argv in forwarders),
         )
         arguments += [*jail.runner(environment), "-c", inside, "fleet", *argv]
         return [*outside, *arguments], dict(LAUNCHER_VARIABLES), ""

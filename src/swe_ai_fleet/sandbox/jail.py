@@ -1,4 +1,4 @@
-"""The view of a command on the machine: bubblewrap's arguments, and the variables."""
+"""The files, processes and network that a command sees: the arguments of bubblewrap."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ _PROXY_SOCKET = "proxy.sock"
 _KEYS = Path("/proc/keys")
 _FILTER = 7
 _OPENING = f'exec {_FILTER}<"$1" && shift && exec "$@"'
-# The first process of a sandbox: it reaps what is left to it, and ends with the program that it started. It executes a
-# file that nobody inside may read (see `Scratch.prepare`), so nobody can trace it or look into its memory.
+# The first process of a sandbox: it reaps orphans, and ends with the program that it started. It executes a file that
+# nobody inside may read (see `Scratch`), so commands can neither trace it nor read its memory.
 _FIRST = '"$@"; exit $?'
 _SHARED_MEMORY_BYTES = 512 * 1024**2
 
@@ -62,25 +62,28 @@ _INSTALLERS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bubblewrap:
-    """The bubblewrap program of this host and the options it knows."""
+    """A bubblewrap program of this host and the options it supports."""
 
     program: str
     options: frozenset[str]
 
     @classmethod
     async def find(cls) -> Bubblewrap | None:
-        """The one for all sandboxes of this host, or None: on PATH; of the extra `images` where that can do more."""
+        """The program for all sandboxes of this host, or None.
+
+        It is the one on PATH, or that of the extra `images` where only that supports overlays.
+        """
         installed, packaged = shutil.which("bwrap"), _packaged()
         installed_jail = await cls._of(installed) if installed else None
         if packaged is None or (installed_jail is not None and installed_jail.overlays):
             return installed_jail
-        # Some systems allow user namespaces to programs at known places only.
+        # Some systems allow user namespaces only to programs at certain paths.
         starts, _ = await _output(packaged, "--unshare-user", "--ro-bind", "/", "/", "true")
         return await cls._of(packaged) if starts == 0 or installed_jail is None else installed_jail
 
     @classmethod
     async def required(cls) -> Bubblewrap:
-        """As `find`. Raises PreconditionFailed, with the command that installs it, where there is none."""
+        """Like `find`. Raises PreconditionFailed, with the command that installs it, where there is none."""
         bubblewrap = await cls.find()
         if bubblewrap is None:
             commands = [command for installer, command in _INSTALLERS.items() if shutil.which(installer)]
@@ -95,7 +98,7 @@ class Bubblewrap:
 
     @property
     def overlays(self) -> bool:
-        """Whether it can show a container image with a writable layer on top."""
+        """Whether it can mount a container image with a writable layer on top."""
         return "--overlay" in self.options
 
 
@@ -115,11 +118,11 @@ def _packaged() -> str | None:
 
 
 class Scratch:
-    """A new private directory of a workspace on the host; it holds what all its sessions share and dies with it.
+    """A new private directory of a workspace on the host, which its sessions share; `remove` it with the workspace.
 
-    The proxy of a networked session listens at `proxy_socket`. `layer` is what commands have changed in the root of a
-    container image, and the kernel's own directory beside it; `variables` are those of a program that stays, as a shell
-    reads them.
+    The proxy of a networked session listens at `proxy_socket`. `layer` holds the changes of commands to the root of a
+    container image, and a working directory for the kernel; `variables` is a shell script with the variables of an
+    interactive program.
     """
 
     def __init__(self, parent: Path | None) -> None:
@@ -132,12 +135,12 @@ class Scratch:
         for name in ("upper", "work"):
             (self.layer / name).mkdir()
         shutil.copyfile(shell(), self.runner)
-        # A program its user cannot read makes a process that its user can neither trace nor look into: commands get at
-        # neither the runner's pipes nor its memory.
+        # The kernel lets a user neither trace nor inspect a process whose program the user cannot read: so commands
+        # reach neither the runner's pipes nor its memory.
         self.runner.chmod(0o111)
 
     def remove(self) -> None:
-        """Remove it; what cannot be removed stays."""
+        """Remove the directory, as far as possible."""
         remove_tree(self.directory, ignore_errors=True)
 
 
@@ -148,34 +151,34 @@ def shell() -> str:
 
 
 def toolchain() -> Path | None:
-    """The installation of the Python that runs the fleet, where it is not below /usr and so visible anyway."""
+    """The prefix of the Python that runs the fleet; None below /usr, which sessions see anyway."""
     base = Path(sys.base_prefix)
     return None if base.is_relative_to("/usr") else base
 
 
 def interpreters(environment: Environment) -> list[Path]:
-    """The installations of Python that a session sees beside what is below /usr."""
+    """The prefixes of the Python installations that a session sees besides those below /usr."""
     own = toolchain()
     other = Path(environment.python_prefix) if environment.python_prefix else None
     return list(dict.fromkeys(prefix for prefix in (own, other) if prefix is not None))
 
 
 def python(environment: Environment) -> tuple[str, ...]:
-    """The argv of the fleet's own Python as a command sees it."""
+    """The argv of the fleet's own Python inside a session."""
     return images.PYTHON if environment.image else (str(own_interpreter()),)
 
 
 def runner(environment: Environment) -> tuple[str, ...]:
-    """The argv of the shell that runs commands."""
+    """The argv, inside a session, of the shell that runs commands."""
     return images.RUNNER if environment.image else (RUNNER,)
 
 
 def forwarding(
     environment: Environment, port: int = PROXY_PORT, socket: str = f"{PROXY}/{_PROXY_SOCKET}"
 ) -> tuple[str, ...]:
-    """The argv that opens the way from a port of a session's own loopback to a socket that it sees, or to its proxy.
+    """The argv that forwards a port of a session's loopback to a unix socket (by default its proxy's).
 
-    It ends once that is open.
+    The command returns once the port is open; a child of it forwards.
     """
     return (*python(environment), "-I", "-S", _FORWARDER, str(port), socket)
 
@@ -191,9 +194,9 @@ def bubblewrap_arguments(
     gateway: Path | None = None,
     read_only: bool = False,
 ) -> list[str]:
-    """The argv of a session up to the program it runs; the caller opens descriptor 6 for bubblewrap's report.
+    """The argv prefix of a session; the caller opens descriptor 6 for bubblewrap's report.
 
-    It sees the socket `gateway`, if there is one. With `read_only` the workspace is.
+    The session sees the socket `gateway`, if there is one. With `read_only` the workspace is mounted read-only.
     """
     image = environment.image
     user, group = (image.user, image.group) if image else (_UID, _UID)
@@ -205,10 +208,10 @@ def bubblewrap_arguments(
     if "--disable-userns" in bubblewrap.options:
         arguments.append("--disable-userns")
     arguments += ["--ro-bind", "/usr", "/usr", *_root_links()] if image is None else _image_root(image, scratch)
-    # Root keeps its uid behind the namespace, and uid 0 may write sysctls without a single capability.
+    # A fleet that is root keeps uid 0 outside the namespace, and uid 0 may write sysctls without any capability.
     arguments += ["--proc", "/proc"]
     if _KEYS.exists():
-        # What the host's user has for keys, by their names; to bubblewrap it is no device, so it cannot be opened.
+        # It lists the keys of the host's user. A bind mount without device access makes it impossible to open.
         arguments += ["--ro-bind", "/dev/null", str(_KEYS)]
     arguments += ["--remount-ro", "/proc", "--dev", "/dev"]
     if "--size" in bubblewrap.options:
@@ -217,77 +220,77 @@ def bubblewrap_arguments(
     arguments += _host_parts(scratch, environment) if image is None else []
     if scratch.variables.exists():
         arguments += ["--ro-bind", str(scratch.variables), VARIABLES]
-    for place in (*([images.carried(shell())] if image else ()), concealment.code(), concealment.packages()):
-        arguments += ["--ro-bind", place.outside, place.inside]
+    for directory in (*([images.carried(shell())] if image else ()), concealment.code(), concealment.packages()):
+        arguments += ["--ro-bind", directory.outside, directory.inside]
     if networked:
         arguments += ["--ro-bind", str(scratch.proxy), PROXY]
     if gateway:
         arguments += ["--ro-bind", str(gateway), GATEWAY]
     arguments += ["--bind", str(scratch.home), HOME, "--bind", str(scratch.tmp), TMP]
-    for place in filter(None, (WORKSPACE, image.directory if image else "")):
-        arguments += ["--ro-bind" if read_only else "--bind", str(root), place]
+    for target in filter(None, (WORKSPACE, image.directory if image else "")):
+        arguments += ["--ro-bind" if read_only else "--bind", str(root), target]
     for mount in environment.mounts:
         arguments += ["--ro-bind", mount.source, mount.target]
     for mount in writable:
         arguments += ["--bind", mount.source, mount.target]
     targets = [mount.target for mount in (*environment.mounts, *writable)]
     if image is not None:
-        targets += [*_IMAGE_PLACES, image.directory]
-    _check_way(scratch, image, targets)
-    for place in ("/",) if image is None else _OWN_PLACES:
-        arguments += ["--remount-ro", place]
+        targets += [*_IMAGE_TARGETS, image.directory]
+    _check_links(scratch, image, targets)
+    for target in ("/",) if image is None else _OWN_TARGETS:
+        arguments += ["--remount-ro", target]
     return [*arguments, "--chdir", WORKSPACE, "--as-pid-1", "--", *runner(environment), "-c", _FIRST, "fleet"]
 
 
-# Mount points all the way down: what is one cannot be renamed from within, nor swapped for a link.
-_OWN_PLACES = ("/run/fleet", "/fleet")
-_IMAGE_PLACES = ("/proc", "/dev", "/run", "/fleet", TMP, HOME, WORKSPACE)
+# A mount point cannot be renamed from within, nor swapped for a link.
+_OWN_TARGETS = ("/run/fleet", "/fleet")
+_IMAGE_TARGETS = ("/proc", "/dev", "/run", "/fleet", TMP, HOME, WORKSPACE)
 
 
 def _image_root(image: ImageRoot, scratch: Scratch) -> list[str]:
     layer = scratch.layer
     arguments = ["--overlay-src", image.path, "--overlay", str(layer / "upper"), str(layer / "work"), "/"]
-    for place in ("/run", *_OWN_PLACES):
-        arguments += ["--tmpfs", place]
+    for target in ("/run", *_OWN_TARGETS):
+        arguments += ["--tmpfs", target]
     return arguments
 
 
 def _host_parts(scratch: Scratch, environment: Environment) -> list[str]:
-    """What a session sees of this host beside its programs: files of /etc, and interpreters without packages."""
+    """The mounts of this host's files besides its programs: /etc, and interpreters without packages."""
     directories, etc = concealment.shown_etc()
     arguments = ["--ro-bind", etc, "/etc"]
     for name in directories:
         arguments += ["--ro-bind", f"/etc/{name}", f"/etc/{name}"]
-    places = stand_ins()
-    hiding = [*find_concealment(places)]
+    replacements = stand_ins()
+    mounts = [*find_concealment(replacements)]
     for prefix in interpreters(environment):
-        hiding += interpreter_mounts(places, prefix, interpreter(prefix))
-    for mount in hiding:
+        mounts += interpreter_mounts(replacements, prefix, interpreter(prefix))
+    for mount in mounts:
         arguments += ["--ro-bind", mount.source, mount.target]
     return [*arguments, "--ro-bind", str(scratch.runner), RUNNER]
 
 
-def _check_way(scratch: Scratch, image: ImageRoot | None, targets: Iterable[str]) -> None:
-    """Raise PreconditionFailed where the way to a mount point leads over a link that the image or a command made.
+def _check_links(scratch: Scratch, image: ImageRoot | None, targets: Iterable[str]) -> None:
+    """Raise PreconditionFailed if the path of a mount point contains a link that the image or a command made.
 
-    Bubblewrap would make the mount point, and the mount, where that leads. Of an image nothing runs while this is
-    asked: its workspaces have one session at a time.
+    Bubblewrap would follow the link and mount at its target. No command of an image runs during the check: such a
+    workspace has one session at a time.
     """
     root = (scratch.layer / "upper", Path(image.path)) if image else ()
     private = {TMP: scratch.tmp, HOME: scratch.home}
     for target in filter(None, targets):
-        for place in (PurePosixPath(target), *PurePosixPath(target).parents):
-            own = [path / place.relative_to(at) for at, path in private.items() if place.is_relative_to(at)]
-            layers = own or [layer / str(place)[1:] for layer in root]
+        for part in (PurePosixPath(target), *PurePosixPath(target).parents):
+            own = [path / part.relative_to(mount) for mount, path in private.items() if part.is_relative_to(mount)]
+            layers = own or [layer / str(part)[1:] for layer in root]
             top = next((path for path in layers if os.path.lexists(path)), None)
             if top is not None and top.is_symlink():
-                raise PreconditionFailed(f"{place} is a link inside, so nothing can be shown at {target}")
+                raise PreconditionFailed(f"{part} is a link inside, so nothing can be mounted at {target}")
 
 
 def helper_arguments(bubblewrap: Bubblewrap, *, readable: Iterable[Path], writable: Iterable[Path]) -> list[str]:
-    """The argv, up to the program, by which one of ours sees these places, at their own, and beside them /usr alone.
+    """The argv prefix under which a program of the fleet sees these paths and /usr, and nothing else.
 
-    No network, no other process; its variables, descriptors and working directory are the caller's.
+    It has no network and sees no other process; its variables, descriptors and working directory are the caller's.
     """
     arguments = [
         *_filtered(bubblewrap), "--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts",
@@ -295,7 +298,7 @@ def helper_arguments(bubblewrap: Bubblewrap, *, readable: Iterable[Path], writab
         "--dev", "/dev", "--tmpfs", TMP,
     ]  # fmt: skip
     if os.geteuid() == 0:
-        # Commands run as the same user, and may have taken the right to read a file of theirs from themselves.
+        # Commands are the same user, and may have removed their own right to read one of their files.
         arguments += ["--cap-add", "CAP_DAC_OVERRIDE"]
     for path in readable:
         arguments += ["--ro-bind", str(path), str(path)]
@@ -305,7 +308,7 @@ def helper_arguments(bubblewrap: Bubblewrap, *, readable: Iterable[Path], writab
 
 
 def _filtered(bubblewrap: Bubblewrap) -> list[str]:
-    """The argv that starts bubblewrap so that all its processes, including its own inside, are under our filter."""
+    """The argv that starts bubblewrap with the filter on all of its processes, including bubblewrap's own inside."""
     opened = filter_file()
     if opened is None:
         return [bubblewrap.program]

@@ -1,4 +1,4 @@
-"""Landlock: the rules for what a session may open on a host that allows no namespaces."""
+"""Landlock: the rules for the files of a session on a host that allows no namespaces."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ _BY_NAME = _READ_FILE | _WRITE_FILE | _TRUNCATE | _MAKE_FILE | _REMOVE_FILE
 _TCP = 3
 _SCOPES = 3
 _CAPABILITIES = 1 << 1 | 1 << 2
-"""Of a session that gave up root: to open what its rules let it open, whoever owns that."""
+"""CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH: a session that gave up root opens files that its rules allow, of any owner.
+"""
 
 _ETC_FILES = ("group", "host.conf", "hosts", "nsswitch.conf", "passwd")
 _DEVICES = ("full", "null", "random", "urandom", "zero")
@@ -46,22 +47,23 @@ _SHARED_MEMORY = "/dev/shm"  # noqa: S108  (POSIX semaphores have no other place
 _HELPER_PROCESSES = 64
 _FIRST_UID = 60_100
 _UIDS = 1_000
+# A large tree is looked through again after so many times the CPU time that it took.
 _HANDOVER_REST = 20
 _CHEAP_SECONDS = 0.05
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-# Each level takes a descriptor; what the fleet writes itself lies nowhere as deep.
+# Each level takes a descriptor; files that the fleet itself writes are not as deep.
 _DEEPEST = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Landlock:
-    """The Landlock of this kernel; `version` is what the kernel calls its ABI."""
+    """The Landlock of this kernel; `version` is the version of its ABI."""
 
     version: int
 
     @classmethod
     def find(cls) -> Landlock | None:
-        """What the kernel offers, or None: too old, switched off, or a machine without a system call filter."""
+        """The kernel's, or None: it is too old, Landlock is off, or there is no system call filter for the machine."""
         library = ctypes.CDLL(None, use_errno=True)
         version = library.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), _VERSION_FLAG)
         return cls(version=version) if version > 0 and machine_known(os.uname().machine) else None
@@ -72,7 +74,7 @@ class Landlock:
 
     @property
     def rights(self) -> int:
-        """Every right to files that this version knows; rights that no rule grants are refused."""
+        """Every file right that this version knows; a session has only those that rules grant."""
         since = ((2, _REFER), (3, _TRUNCATE), (5, _IOCTL_DEVICE))
         return _FIRST_RIGHTS | sum(right for version, right in since if self.version >= version)
 
@@ -87,12 +89,12 @@ class Identity:
 
     @classmethod
     def own(cls) -> Identity:
-        """This process's own."""
+        """This process's user."""
         return cls(uid=os.geteuid(), gid=os.getegid())
 
     @classmethod
     def choose(cls) -> Identity:
-        """One for a new workspace."""
+        """The user for a new workspace."""
         if os.geteuid():
             return cls.own()
         number = _FIRST_UID + (os.getpid() * 64 + next(_numbers)) % _UIDS
@@ -100,9 +102,9 @@ class Identity:
 
 
 class Handover:
-    """Gives directories to the user as whom commands run, and back at the end; of use to root only.
+    """Gives directories to the user that commands run as, and back at the end; it does nothing unless run by root.
 
-    Links are never followed, and files with several names stay whose they are: another name may lie outside.
+    Links are never followed, and files with several names keep their owner: another name may lie outside.
     """
 
     def __init__(self, identity: Identity, directories: Iterable[Path]) -> None:
@@ -116,12 +118,12 @@ class Handover:
 
     @property
     def due(self) -> bool:
-        """Whether to look for files that the fleet has written since: always, but for large trees now and then only."""
+        """Whether to look for files that the fleet has written since: always for small trees, rarely for large ones."""
         rested = time.monotonic() - self._given_at >= _HANDOVER_REST * self._cost
         return self._identity.dropped and (self._cost < _CHEAP_SECONDS or rested)
 
     def give(self) -> None:
-        """Hand over what is not yet the user's. Raises PreconditionFailed where that is not allowed."""
+        """Give the user all files that are not theirs yet. Raises PreconditionFailed if that is not permitted."""
         if not self._identity.dropped:
             return
         started = time.thread_time()
@@ -145,10 +147,10 @@ class Handover:
 
 
 def remove_shared_memory(identity: Identity, since: float) -> None:
-    """Remove what a workspace has left in the memory that commands share by name, on the host.
+    """Remove the POSIX shared memory segments that a workspace has left on the host.
 
-    That is what its own user owns; where commands run as the fleet's user, what came after `since` (seconds of the
-    epoch) and no process has open or mapped.
+    They are those that its own user owns. Where commands run as the fleet's user, they are those that are newer than
+    `since` (seconds since the epoch) and that no process has open or mapped.
     """
     used = set[int]() if identity.dropped else _open_shared_memory()
     with suppress(FileNotFoundError), os.scandir(_SHARED_MEMORY) as entries:
@@ -162,7 +164,7 @@ def remove_shared_memory(identity: Identity, since: float) -> None:
 
 
 def _open_shared_memory() -> set[int]:
-    """The inodes of the shared memory that living processes have open or mapped, as far as they can be looked into."""
+    """The inodes of the shared memory that processes, if we may inspect them, have open or mapped."""
     inodes: set[int] = set()
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
@@ -177,7 +179,7 @@ def _open_shared_memory() -> set[int]:
 
 
 def require_landlock() -> Landlock:
-    """The Landlock of this kernel. Raises PreconditionFailed where there is none."""
+    """The Landlock of this kernel. Raises PreconditionFailed if there is none."""
     landlock = Landlock.find()
     if landlock is None:
         raise PreconditionFailed("this kernel has no Landlock", hint="boot with lsm=landlock,... (Linux 5.13 or newer)")
@@ -196,7 +198,7 @@ def _give(directory: Path, uid: int, gid: int) -> None:
 
 
 def _give_below(directory: int, uid: int, gid: int, levels: int) -> None:
-    # By descriptors: a command may swap a directory for a link while this goes on.
+    # By descriptors: a command may swap a directory for a link meanwhile.
     if os.stat(directory).st_uid != uid:
         os.chown(directory, uid, gid)
     for name in os.listdir(directory):
@@ -219,9 +221,9 @@ def _give_below(directory: int, uid: int, gid: int, levels: int) -> None:
 
 
 def landlock_helper(landlock: Landlock, *, readable: Iterable[Path], writable: Iterable[Path]) -> list[str]:
-    """The argv, up to the program, by which one of ours may open these places, and beside them /usr alone.
+    """The argv prefix under which a program of the fleet can open these paths and /usr, and nothing else.
 
-    It stays who the fleet is, without root's rights but that to files of other owners at these places.
+    The program keeps the fleet's user; if that is root, its only capability is access to other owners' files.
     """
     everything = landlock.rights & ~_MAKE_DEVICES & ~_IOCTL_DEVICE
     rules = [(path, _READ) for path in ("/usr", *(f"/{name}" for name in jail.ROOT_LINKS))]
@@ -229,9 +231,9 @@ def landlock_helper(landlock: Landlock, *, readable: Iterable[Path], writable: I
     rules += [(str(path), _READ) for path in readable]
     rules += [(str(path), everything) for path in writable]
     capabilities = _CAPABILITIES if os.geteuid() == 0 else 0
-    # The launcher closes the descriptors that a session's runner has.
+    # The launcher closes the descriptors of a session's runner, so they have to be open.
     opened = ("/bin/sh", "-c", 'exec "$@" 3>/dev/null 4</dev/null 6>/dev/null', "sh")
-    # It takes no name that is to be looked for on PATH.
+    # The launcher does not look up names on PATH; env does.
     return [*opened, *_launching(landlock, Identity.own(), rules, capabilities=capabilities), "/usr/bin/env"]
 
 
@@ -245,10 +247,10 @@ def landlock_arguments(
     policy: SandboxPolicy,
     proxy: int,
 ) -> list[str]:
-    """The argv of a session up to the program it runs, which is `runner`.
+    """The argv prefix of a session, for the program `runner`.
 
-    Beside `writable` places it reads what `environment` needs. `proxy` is the port of its proxy, 0 without one. With an
-    image it is to be started in that image's container, where `runner` is not.
+    Besides the `writable` paths the session reads what `environment` needs. `proxy` is the port of its proxy, 0 without
+    one. With an image, start it in the image's container, which has a runner of its own.
     """
     everything = landlock.rights & ~_MAKE_DEVICES & ~_IOCTL_DEVICE
     image = environment.image is not None
@@ -256,10 +258,11 @@ def landlock_arguments(
     rules = [(path, _READ) for path in readable]
     rules += [(f"/dev/{name}", _READ_FILE | _WRITE_FILE) for name in _DEVICES]
     if not image:
-        # The file itself is readable to nobody; the kernel wants both rights to execute one.
+        # Its mode lets nobody read the file, but the kernel wants both rights to execute it.
         rules += [(str(runner), _EXECUTE | _READ_FILE)]
     rules += [(str(path), everything) for path in writable]
-    # The host's own, for all workspaces: a name is enough to open it. Names are random, and cannot be listed.
+    # The host's /dev/shm, shared by all workspaces: a name is enough to open a segment, but names are random and the
+    # directory cannot be listed.
     rules.append((_SHARED_MEMORY, landlock.rights & _BY_NAME))
     return _launching(
         landlock,
@@ -288,13 +291,13 @@ def _launching(
     supervision: Mapping[str, object] | None = None,
     image: bool = False,
 ) -> list[str]:
-    """The argv of landlock_launcher.py and its plan, up to the program that it becomes."""
+    """The argv of landlock_launcher.py with its plan; the argv of the program it becomes is to follow."""
     version = landlock.version
     plan = {
         "rules": rules,
         "files": landlock.rights,
         "file_rights": _OF_FILES,
-        # Rules without it forbid moving files between directories.
+        # Without the right to "refer", the keeper's rules would forbid commands to move files between directories.
         "kept_files": landlock.rights & (_MAKE_SOCKET | _REFER) if supervision else 0,
         "network": _TCP if version >= 4 else 0,
         "scoped": _SCOPES if landlock.keeps_signals else 0,
@@ -319,7 +322,7 @@ def _launching(
 
 
 def check_mounts(mounts: Iterable[Mount]) -> None:
-    """Raise PreconditionFailed for what would have to be seen at another place than its own."""
+    """Raise PreconditionFailed for a mount whose target is not its source."""
     for mount in mounts:
         if mount.source != mount.target:
             raise PreconditionFailed(
@@ -339,6 +342,6 @@ def _readable(environment: Environment) -> list[str]:
 
 
 def _readable_in_image(environment: Environment) -> list[str]:
-    """What a session in an image's container reads beside the image's own files, which its launcher looks up there."""
+    """The paths that a session in an image's container reads besides the image's files, which its launcher finds."""
     paths = ["/proc", "/sys/devices/system/cpu", "/etc/hosts", images.INSIDE, concealment.packages().outside]
     return [*paths, *(mount.source for mount in environment.mounts)]

@@ -1,9 +1,10 @@
 """Confines itself by Landlock and a system call filter, without any namespace, and becomes a session.
 
-A script of its own (`python -I -S landlock_launcher.py PLAN ARGV...`): it imports nothing of the fleet but
-supervisor.py, with a session's first socket. It splits in two. The keeper stays, in a Landlock domain that holds
-nothing but this session, adopts whatever the session's commands leave, makes their connections (see supervisor.py), and
-at the end kills everything in the domain; the other one takes the rules upon itself and becomes ARGV.
+A standalone script (`python -I -S landlock_launcher.py PLAN ARGV...`): it imports nothing of the fleet except
+supervisor.py, with a session's first socket. It splits into two processes. The keeper stays in a Landlock domain that
+holds only this session, adopts the processes that the session's commands leave, makes their connections (see
+supervisor.py), and at the end kills everything in the domain. The other process applies the rules to itself and becomes
+ARGV.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _AMBIENT_CLEAR_ALL = 4
 _SECCOMP = {"x86_64": 317, "aarch64": 277}
 _SET_MODE_FILTER = 1
 _NEW_LISTENER = 1 << 3
-# Once its supervisor has a call, no signal but a deadly one ends it (since Linux 5.19).
+# While the supervisor handles a call, only a fatal signal interrupts it (since Linux 5.19).
 _WAIT_KILLABLE = 1 << 5
 _CAPABILITY_VERSION = 0x2008_0522
 _LAST_CAPABILITY = 63
@@ -95,7 +96,7 @@ def _allow(ruleset: int, path: str, rights: int, file_rights: int) -> None:
 
 
 def _parts_of_the_image() -> list[str]:
-    """The files of the image, which is the root here: all that is no mount and holds none; no links."""
+    """The image's own files and directories (the image is the root): neither mounts nor above a mount; no links."""
     mounts = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
     parts: list[str] = []
     pending = ["/"]
@@ -114,12 +115,12 @@ def _enter(ruleset: int) -> None:
 
 
 def _shed(uid: int, gid: int, capabilities: int) -> None:
-    """Become an ordinary user (where `uid` is not this one) with no capabilities but these."""
+    """Become the user `uid`, if this process is another one, with these capabilities only."""
     if uid != os.getuid():
         for capability in range(_LAST_CAPABILITY + 1):
             if not capabilities >> capability & 1:
                 _LIBC.prctl(_PR_CAPBSET_DROP, ctypes.c_ulong(capability), 0, 0, 0)
-        # Else access(2) would answer as if there were no capabilities, and git believes it.
+        # Otherwise access(2) would answer as if there were no capabilities, and git relies on its answer.
         _control(_PR_SET_SECUREBITS, _NO_SETUID_FIXUP)
         os.setgroups([])
         os.setresgid(gid, gid, gid)
@@ -134,7 +135,7 @@ def _shed(uid: int, gid: int, capabilities: int) -> None:
 
 
 def _limit_processes(uid: int, more: int) -> None:
-    """The kernel counts a user's processes wherever they are; `more` than there are now may there be."""
+    """Let the user have `more` processes than now; the kernel counts all of a user's processes on the machine."""
     count = 0
     for entry in Path("/proc").iterdir():
         try:
@@ -143,7 +144,7 @@ def _limit_processes(uid: int, more: int) -> None:
         except OSError:
             continue
     hard = resource.getrlimit(resource.RLIMIT_NPROC)[1]
-    # In a container those of others, of the same user, count too and are not seen.
+    # In a container, processes of the same user in other containers count too, but are not listed in /proc.
     if not _sees_the_kernel() and not _is_room(count + _COMING_AND_GOING, hard):
         low, high = count, 2 * count + _COMING_AND_GOING
         while high < _MOST_PROCESSES and not _is_room(high, hard):
@@ -166,7 +167,7 @@ def _sees_the_kernel() -> bool:
 
 
 def _is_room(limit: int, hard: int) -> bool:
-    """Whether the user may have another process where the kernel allows `limit` of them."""
+    """Whether the user could start another process if the limit were `limit`."""
     if 0 <= hard < limit:
         return True
     resource.setrlimit(resource.RLIMIT_NPROC, (limit, hard))
@@ -181,9 +182,9 @@ def _is_room(limit: int, hard: int) -> bool:
 
 
 def _filter_calls(program: bytes, *, supervised: bool) -> int | None:
-    """Put the filter over this process and all that it will start; the descriptor by which a supervisor hears of calls.
+    """Apply the filter to this process and its future children; the descriptor that tells a supervisor of calls.
 
-    None: nobody is to, or the container's own filter has a supervisor and the kernel allows one.
+    None: not `supervised`, or the container's own filter has a supervisor and the kernel allows only one.
     """
     buffer = ctypes.create_string_buffer(program, len(program))
     described = _Program(len(program) // 8, ctypes.cast(buffer, ctypes.c_void_p))
@@ -199,14 +200,14 @@ def _filter_calls(program: bytes, *, supervised: bool) -> int | None:
 
 
 def _supervise(channel: _socket.socket, supervision: dict[str, object]) -> None:
-    """Answer the session's calls; with this thread the listener ends, and all of them are refused."""
+    """Answer the session's calls; when this returns the listener is closed, and all later calls are refused."""
     _, passed, _, _ = channel.recvmsg(1, _socket.CMSG_SPACE(_PASSED.size))
     channel.close()
     if not passed:
         return
     (listener,) = _PASSED.unpack(passed[0][2])
     try:
-        # With the first call: most sessions make none, and what follows takes time and memory.
+        # Only at the first call: most sessions make none, and these imports take time and memory.
         from select import select
 
         select((listener,), (), ())
@@ -224,7 +225,7 @@ def _supervise(channel: _socket.socket, supervision: dict[str, object]) -> None:
 
 
 def _require_isolation(outsider: int) -> None:
-    """A signal to everybody may be sent only from where it reaches nobody outside."""
+    """Raise OSError if signals reach a process outside the domain: later, one is sent to every process."""
     try:
         os.kill(outsider, 0)
     except PermissionError:
@@ -243,7 +244,7 @@ def _children(pid: int) -> list[int]:
 
 
 def _kill_all(scoped: bool) -> None:
-    """Kill what is left of the session and wait until it is gone; all of it is adopted by this process."""
+    """Kill the session's remaining processes, all of them adopted by this one, and wait until they are gone."""
     while True:
         try:
             if scoped:
@@ -281,7 +282,7 @@ def _keep(session: int, scoped: bool) -> NoReturn:
 
 
 def main(plan: dict[str, object], argv: list[str]) -> NoReturn:
-    """Split into keeper and session, as landlock.py has planned it."""
+    """Split into keeper and session, by the plan that landlock.py has made."""
     numbers = {name: value for name, value in plan.items() if isinstance(value, int)}
     rules = cast("list[tuple[str, int]]", plan["rules"])
     parent = os.getppid()
@@ -289,7 +290,7 @@ def main(plan: dict[str, object], argv: list[str]) -> NoReturn:
     supervision = cast("dict[str, object] | None", plan["supervision"])
     _control(_PR_SET_CHILD_SUBREAPER, 1)
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGCHLD})
-    # As long as this process may still open everything.
+    # Now, while this process may still open everything.
     files = _ruleset(numbers["files"], numbers["network"], numbers["scoped"], numbers["size"])
     for path, rights in rules:
         _allow(files, path, rights, numbers["file_rights"])
@@ -297,7 +298,7 @@ def main(plan: dict[str, object], argv: list[str]) -> NoReturn:
         _allow(files, path, _READ, numbers["file_rights"])
     _control(_PR_SET_NO_NEW_PRIVS, 1)
     if scoped or supervision:
-        # Whatever path a command names, its supervisor can make no socket elsewhere.
+        # Whatever path a command names, its supervisor can make sockets only below the roots.
         kept_files = _ruleset(numbers["kept_files"], 0, _SCOPE_SIGNAL if scoped else 0, numbers["size"])
         for path in cast("list[str]", supervision["roots"]) if supervision else ():
             _allow(kept_files, path, numbers["kept_files"], numbers["file_rights"])
@@ -328,14 +329,14 @@ def main(plan: dict[str, object], argv: list[str]) -> NoReturn:
     if scoped:
         _require_isolation(keeper)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    # Python ignores them, and what is ignored stays so behind an exec: `yes | head` would end with an error.
+    # Python ignores them, and exec keeps ignored signals ignored: `yes | head` would end with an error.
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
     listener = _filter_calls(bytes.fromhex(str(plan["filter"])), supervised=bool(supervision))
     if listener is not None:
         passed = (_socket.SOL_SOCKET, _socket.SCM_RIGHTS, _PASSED.pack(listener))
         session_end.sendmsg([b"\0"], [passed])
-    os.execv(argv[0], argv)  # noqa: S606  (there is no shell to be had here)
+    os.execv(argv[0], argv)  # noqa: S606  (no shell is wanted)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""The way out to the network: the addresses that may be reached, and an HTTP proxy that checks and connects itself.
+"""Access to the network: the addresses that may be reached, and an HTTP proxy that checks and connects itself.
 
-A host is resolved once and every address judged. Clients connect to the addresses that `judged` returns, so that no
-second look-up can give another answer. Sandboxes with a network, and our own git, go through the proxy.
+A host is resolved once and every address is checked. Clients connect to the addresses that `lookup` returns,
+so a second look-up cannot give another answer. Sandboxes with a network, and the fleet's own git, use the proxy.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from urllib.parse import urlsplit
 from swe_ai_fleet.domain.command import address_of
 
 _NAT64 = IPv6Network("64:ff9b::/96")
-# The position of the IPv4 address in it is each network's own choice.
+# Each network chooses where such an address holds the IPv4 address, so that cannot be checked.
 _LOCAL_NAT64 = IPv6Network("64:ff9b:1::/48")
 _V4_COMPATIBLE = IPv6Network("::/96")
 METADATA = frozenset(map(ip_address, ("168.63.129.16", "100.100.100.200", "fd00:ec2::254")))
-"""Metadata services of clouds that do not answer at a link-local address; the first looks like any other."""
+"""Metadata services of clouds that are not at a link-local address; the first one is not even a private address."""
 
 
 class Resolver(Protocol):
@@ -49,15 +49,15 @@ class SystemResolver:
 
 
 class UnknownHostError(Exception):
-    """A host that has no address."""
+    """A host name that cannot be resolved."""
 
 
 class PrivateHostError(Exception):
     """A host with an address that is not public, or this machine's own."""
 
 
-async def judged(host: str, port: int, *, private: bool = False, resolver: Resolver | None = None) -> tuple[str, ...]:
-    """The addresses of a host, best first; with `private` whatever they are, else each of them public.
+async def lookup(host: str, port: int, *, private: bool = False, resolver: Resolver | None = None) -> tuple[str, ...]:
+    """The addresses of a host, best first; all of them public, unless `private` allows any.
 
     Raises UnknownHostError, PrivateHostError.
     """
@@ -79,8 +79,8 @@ async def judged(host: str, port: int, *, private: bool = False, resolver: Resol
 def is_public(address: str) -> bool:
     """Whether an address, as text, is public: not loopback, private, link-local, multicast, metadata or reserved.
 
-    IPv6 forms that carry an IPv4 address (mapped, compatible, 6to4, Teredo, NAT64) are judged by that. Raises
-    ValueError for what is not a valid address.
+    IPv6 forms that carry an IPv4 address (mapped, compatible, 6to4, Teredo, NAT64) are classified by it. Raises
+    ValueError for an invalid address.
     """
     parsed = ip_address(address.partition("%")[0])
     return all(_is_public(each) for each in _embedded(parsed) or (parsed,))
@@ -93,14 +93,14 @@ def _is_public(address: IPv4Address | IPv6Address) -> bool:
 
 
 def _is_own(address: str) -> bool:
-    """Whether a public address is this machine's, where its own services answer. The check sends nothing."""
+    """Whether a public address is this machine's own, so that its services answer there. The check sends nothing."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.connect((address, 9))
             return str(probe.getsockname()[0]) == str(probe.getpeername()[0])
     except OSError:
-        # There is no route to it, so it is not this machine's.
+        # No route leads to it, so it is not this machine's.
         return False
 
 
@@ -126,7 +126,7 @@ _MAX_REFUSALS = 100
 _CHUNK = 64 * 1024
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _CHUNK_SIZE = re.compile(rb"([0-9a-fA-F]{1,8})(?:;[^\r\n]{0,200})?\r\n")
-# Headers for a proxy, or set by a proxy.
+# Headers that are meant for a proxy or that a proxy sets.
 _HOP = frozenset({"connection", "keep-alive", "proxy-authorization", "proxy-connection", "te", "upgrade", "host"})
 
 
@@ -136,14 +136,14 @@ _CHALLENGE = 'Proxy-Authenticate: Basic realm="fleet"\r\n'
 
 
 class Reach(Protocol):
-    """The reachable hosts; `NetworkGrant` and an adapter's rules for remotes are implementations."""
+    """The hosts that may be reached; `NetworkGrant` and an adapter's rules for remotes implement it."""
 
     def covers(self, host: str, port: int) -> bool:
         """Whether a host may be reached at all."""
         ...
 
     def private(self, host: str, port: int) -> bool:
-        """Whether it may be reached at any address."""
+        """Whether a host may be reached at private addresses too."""
         ...
 
 
@@ -157,7 +157,7 @@ class RefusalReason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProxyRefusal:
-    """A host that the proxy did not connect to, and why; `text` is what the client was answered."""
+    """A host that the proxy did not connect to, and why; `text` is its answer to the client."""
 
     host: str
     port: int
@@ -183,9 +183,9 @@ class _Head:
 
 
 def unix_listener(path: Path) -> socket.socket:
-    """A socket bound to a path of any length, whose directory nobody else should be able to enter."""
+    """A socket bound to a path of any length, in a directory that only this user should be able to enter."""
     listener = socket.socket(socket.AF_UNIX)
-    # A unix address holds some hundred bytes; through its directory's descriptor any path fits.
+    # A unix address holds about a hundred bytes; by way of its directory's descriptor any path fits.
     directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
     try:
         listener.bind(f"/proc/self/fd/{directory}/{path.name}")
@@ -197,8 +197,8 @@ def unix_listener(path: Path) -> socket.socket:
 class FilteringProxy:
     """Serves CONNECT and absolute-URI HTTP requests, to granted hosts at checked addresses only.
 
-    The name is resolved here, and the connection goes to the very address that was checked, so a name that changes
-    its address gains nothing. An address of this host itself is refused unless the name is one of the private hosts.
+    The proxy resolves the name and connects to the address that it checked, so a name that changes its address gains
+    nothing. An address of this host itself is refused unless the grant allows the name's private addresses.
     """
 
     def __init__(self, grant: Reach, *, resolver: Resolver | None = None) -> None:
@@ -215,11 +215,11 @@ class FilteringProxy:
         return tuple(self._refused.values())
 
     async def start(self, path: Path) -> None:
-        """Listen on `path`, whose directory nobody else should be able to enter."""
+        """Listen on `path`, in a directory that only this user should be able to enter."""
         self._server = await asyncio.start_unix_server(self._accept, sock=unix_listener(path), limit=_HEAD_LIMIT)
 
     async def start_on_loopback(self) -> str:
-        """Listen on a free port of loopback; the URL, with the password without which nothing is served."""
+        """Listen on a free port of loopback, for clients with a new password; the URL, which holds the password."""
         password = secrets.token_urlsafe(24)
         self._authorization = b"Basic " + base64.b64encode(f"{_CLIENT}:{password}".encode())
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0, limit=_HEAD_LIMIT)
@@ -306,7 +306,7 @@ class FilteringProxy:
             authority = url.netloc.rpartition("@")[2]
             lines = [f"{head.method} {path} HTTP/1.1", f"Host: {authority}", *headers, "Connection: close", "", ""]
             upstream_writer.write("\r\n".join(lines).encode("latin-1"))
-            # Only the announced body passes: a second request on this connection would escape the check.
+            # Forward the announced body only: a second request on this connection would not be checked.
             if encodings:
                 await _copy_chunks(reader, upstream_writer)
             else:
@@ -324,7 +324,7 @@ class FilteringProxy:
             raise self._refusal(printable, port, RefusalReason.NOT_GRANTED, text)
         try:
             async with asyncio.timeout(_CONNECT_SECONDS):
-                addresses = await judged(host, port, private=private, resolver=self._resolver)
+                addresses = await lookup(host, port, private=private, resolver=self._resolver)
         except (UnknownHostError, TimeoutError) as error:
             raise self._refusal(printable, port, RefusalReason.UNREACHABLE, f"Cannot resolve {printable}") from error
         except PrivateHostError as error:
@@ -378,13 +378,13 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, coun
 
 
 async def _copy_chunks(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """A chunked body to its own end mark."""
+    """Copy a chunked body up to its last chunk."""
     while True:
         size = _CHUNK_SIZE.fullmatch(await reader.readuntil(b"\r\n"))
         if size is None:
             raise _RefusalError(400, "Bad chunk")
         writer.write(size[0])
-        # Each chunk has an end of its line, and after the last there are no trailers.
+        # Each chunk ends with CRLF. Trailers after the last one are not forwarded.
         await _copy(reader, writer, int(size[1], 16) + 2)
         if int(size[1], 16) == 0:
             return

@@ -24,7 +24,7 @@ class IsolationLevel(StrEnum):
 
     @property
     def mounts(self) -> bool:
-        """Whether commands see files at places of the sandbox's choice: the workspace at `/workspace`."""
+        """Whether the sandbox chooses the paths of files: the workspace is at `/workspace`."""
         return self is IsolationLevel.BUBBLEWRAP
 
 
@@ -34,10 +34,9 @@ class SandboxPolicy:
 
     `max_processes`, `max_memory_bytes` and `max_cpus` hold for one session (one running command and what it started);
     `max_file_bytes` is the largest single file a command can write, `max_disk_bytes` what a workspace, its home and its
-    /tmp may hold together (measured while a command runs; `max_disk_bytes` is passed by what is written between two
-    looks). A command whose time is up gets SIGTERM, `grace_seconds` to tidy up, then SIGKILL. Of one workspace at most
-    `max_sessions` commands run at a time. What runs for nobody who was named runs for `tenant`. Where commands share
-    the host's loopback (`landlock`) they never listen at `reserved_ports`.
+    /tmp may hold together (measured while a command runs, so exceeded by what is written between two measurements). A
+    command whose time is up gets SIGTERM, `grace_seconds` to tidy up, then SIGKILL. Commands without an owner run for
+    `tenant`. Where commands share the host's loopback (`landlock`) they never listen at `reserved_ports`.
     """
 
     level: IsolationLevel = IsolationLevel.BUBBLEWRAP
@@ -47,14 +46,13 @@ class SandboxPolicy:
     max_file_bytes: int = 2 * 1024**3
     max_disk_bytes: int = 10 * 1024**3
     grace_seconds: float = 2.0
-    max_sessions: int = 8
     tenant: str = ""
     reserved_ports: frozenset[int] = frozenset()
 
 
 _PREFIX = "fleet-"
 _TENANT = "fleet-of-"
-# By controller: the file of the limit, and what is written there.
+# By controller: the file of the limit, and the amount written there (see ControlGroups.create).
 _VERSION_1 = {
     "pids": ("pids.max", "processes"),
     "memory": ("memory.limit_in_bytes", "memory"),
@@ -67,7 +65,7 @@ _VERSION_2 = {
 }
 _REMOVE_ATTEMPTS = 50
 _WEIGHTS = {"cpu.shares": (1024, 512), "cpu.weight": (100, 50)}
-_PASSED_ON = "cgroup.subtree_control"
+_SUBTREE_CONTROL = "cgroup.subtree_control"
 _PERIOD_MICROSECONDS = 100_000
 """The kernel's default period."""
 
@@ -100,13 +98,13 @@ class ControlGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Parent:
-    """Where groups are made; with `shared_by_tenants` each tenant has a group there, which its groups lie in."""
+    """A directory for new groups; with `shared_by_tenants` those of a tenant lie in the tenant's own group there."""
 
     directory: Path
     limits: tuple[tuple[str, str], ...]
     shared_by_tenants: bool
 
-    def place(self, name: str, tenant: str) -> Path:
+    def make(self, name: str, tenant: str) -> Path:
         """Make the directory of a group."""
         if not self.shared_by_tenants or not tenant:
             directory = self.directory / name
@@ -115,12 +113,12 @@ class _Parent:
         while True:
             above = self.directory / f"{_TENANT}{tenant}"
             above.mkdir(exist_ok=True)
-            _pass_on(above)
+            _delegate(above)
             directory = above / name
             try:
                 directory.mkdir(exist_ok=True)
             except FileNotFoundError:
-                continue  # somebody took the empty one away
+                continue  # another process removed the tenant's empty group
             return directory
 
 
@@ -151,7 +149,7 @@ class ControlGroups:
 
     @classmethod
     def discover(cls) -> ControlGroups:
-        """Look where this process may create groups, and remove those that dead processes left there."""
+        """Find where this process may create groups, and remove groups that dead processes left there."""
         try:
             groups = cls(Path("/proc/self/mountinfo").read_text(), Path("/proc/self/cgroup").read_text())
         except FileNotFoundError:
@@ -160,7 +158,7 @@ class ControlGroups:
         return groups
 
     def _adopt(self, directory: Path, limits: Mapping[str, tuple[str, str]]) -> set[str]:
-        """Make groups in a directory, with these limits by controller; the controllers, none where it is not ours."""
+        """Use a directory for new groups with these limits by controller; the controllers, none if not writable."""
         if not os.access(directory, os.W_OK):
             return set()
         parent = _Parent(directory=directory, limits=tuple(limits.values()), shared_by_tenants="cpu" in limits)
@@ -168,15 +166,15 @@ class ControlGroups:
         return set(limits)
 
     def _adopt_unified(self, directory: Path) -> set[str]:
-        _pass_on(directory)
+        _delegate(directory)
         enabled: list[str] = []
         with suppress(OSError):
-            enabled = (directory / _PASSED_ON).read_text().split()
+            enabled = (directory / _SUBTREE_CONTROL).read_text().split()
         limits = {controller: limit for controller, limit in _VERSION_2.items() if controller in enabled}
         return self._adopt(directory, limits) if "pids" in limits else set()
 
     def create(self, policy: SandboxPolicy, tenant: str = "") -> ControlGroup | None:
-        """A fresh group with a policy's limits for a tenant's processes, or None where no group can be had."""
+        """A new group with a policy's limits for a tenant's processes, or None if none can be created."""
         quota = max(1_000, round(policy.max_cpus * _PERIOD_MICROSECONDS))
         amounts = {
             "processes": policy.max_processes,
@@ -187,55 +185,55 @@ class ControlGroups:
         name = f"{_PREFIX}{os.getpid()}-{next(self._numbers)}"
         directories: list[Path] = []
         for parent in self._parents:
-            directory = parent.place(name, tenant)
+            directory = parent.make(name, tenant)
             for file, amount in parent.limits:
                 (directory / file).write_text(str(amounts[amount]))
             directories.append(directory)
         return ControlGroup(directories=tuple(directories)) if directories else None
 
     def weigh(self, tenant: str, *, crowd: bool) -> None:
-        """Let a tenant that runs several commands (a crowd) have half the weight of one that runs a single command.
+        """Give a tenant that runs several commands (a crowd) half the weight of one that runs a single command.
 
-        The kernel weighs a group on each CPU by the part of its processes there, so that equal weights would leave a
-        single process two thirds of its CPU beside a crowd; so it has four fifths.
+        On each CPU the kernel divides a group's weight by the share of its processes there. With equal weights a single
+        process beside a crowd would get two thirds of its CPU; with half the weight for the crowd it gets four fifths.
         """
         for parent in self._parents:
             if parent.shared_by_tenants:
                 for file, (whole, half) in _WEIGHTS.items():
-                    place = parent.directory / f"{_TENANT}{tenant}" / file
-                    # A tenant without a group has no weight; each version has its own file.
+                    path = parent.directory / f"{_TENANT}{tenant}" / file
+                    # A tenant without a group has no weight; each cgroup version has only one of the files.
                     with suppress(OSError):
-                        descriptor = os.open(place, os.O_WRONLY | os.O_CLOEXEC)
+                        descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
                         try:
                             os.write(descriptor, str(half if crowd else whole).encode())
                         finally:
                             os.close(descriptor)
 
     def reap(self) -> None:
-        """Remove the groups whose makers are dead, and end what is left in them.
+        """Remove the groups whose creators are dead, and kill the processes in them.
 
-        Few are left: a sandbox dies with its maker, except one that was just being started.
+        There are few such processes: a sandbox dies with its creator unless it was just being started.
         """
         for parent in self._parents:
             above = _groups_in(parent.directory)
             of_tenants = [directory for directory in above if directory.name.startswith(_TENANT)]
             for directory in (*(group for tenant in of_tenants for group in _groups_in(tenant)), *above):
-                maker = directory.name.removeprefix(_PREFIX).partition("-")[0]
-                if maker.isdigit() and not Path("/proc", maker).exists():
+                creator = directory.name.removeprefix(_PREFIX).partition("-")[0]
+                if creator.isdigit() and not Path("/proc", creator).exists():
                     send_signal(_members(directory), signal.SIGKILL)
                 elif not directory.name.startswith(_TENANT):
                     continue
-                # Refused where something is left in it.
+                # Refused while processes or groups are left in it.
                 with suppress(OSError):
                     directory.rmdir()
 
 
-def _pass_on(directory: Path) -> None:
-    """Let the groups below have limits of their own (cgroup v2); refused where the group holds processes itself."""
-    control = directory / _PASSED_ON
+def _delegate(directory: Path) -> None:
+    """Let the groups below have limits of their own (cgroup v2)."""
+    control = directory / _SUBTREE_CONTROL
     if control.exists():
         for controller in ("+pids", "+memory", "+cpu"):
-            # Or where a controller is not delegated.
+            # Refused if the group holds processes itself, or the controller is not delegated to it.
             with suppress(OSError):
                 control.write_text(controller)
 
@@ -249,7 +247,7 @@ def _groups_in(directory: Path) -> list[Path]:
 
 
 def _members(group: Path) -> list[int]:
-    """The processes in a group, as far as they are of our own process namespace (others read as 0)."""
+    """The processes in a group that are in our process namespace (the kernel lists others as 0)."""
     try:
         pids = [int(line) for line in (group / "cgroup.procs").read_text().split()]
     except OSError:
@@ -281,7 +279,7 @@ def _mounts(mountinfo: str) -> list[tuple[str, Path, str]]:
 
 
 def _below(point: Path, root: str, own: str) -> Path:
-    """The directory of our own group; in a container the mount may show only a part of the hierarchy."""
+    """The directory of our own group; in a container the mount may hold only a part of the hierarchy."""
     inside = own.removeprefix(root.rstrip("/")) if own.startswith(root) else "/"
     directory = point / inside.lstrip("/")
     return directory if directory.is_dir() else point

@@ -1,7 +1,7 @@
-"""Processes of this machine: their data in /proc, the processes in a directory, their inheritance.
+"""Processes of this machine: their data in /proc, those that run over a directory, and how the fleet starts them.
 
-Those in a directory can be stopped, all of them, while the fleet reads what they write. Every process inherits the
-session keyring of the kernel, so sandboxes get an empty one.
+All processes over a directory can be stopped while the fleet reads their files. Every process inherits the kernel's
+session keyring, so sandboxes get an empty one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from weakref import WeakValueDictionary
 from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
 
 _PROC = Path("/proc")
-# Processes that fork meanwhile take some rounds. A process that cannot be stopped by then hangs in the kernel.
+# Processes that keep forking take several rounds. One that is not stopped by then hangs in the kernel.
 _STOP_SECONDS = 0.5
 _KEYCTL = {"x86_64": 250, "aarch64": 219}
 _JOIN_SESSION_KEYRING = 1
@@ -52,7 +52,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def stands_still(pid: int) -> bool:
-    """Whether no thread of a process runs or will without a signal: stopped, traced, dead, or gone."""
+    """Whether every thread of a process is stopped, traced or dead, or the process is gone."""
     try:
         for thread in (_PROC / str(pid) / "task").iterdir():
             with suppress(FileNotFoundError, ProcessLookupError):
@@ -64,20 +64,20 @@ def stands_still(pid: int) -> bool:
 
 
 def send_signal(pids: list[int], number: signal.Signals) -> None:
-    """Send a signal to each; those already gone are fine."""
+    """Send a signal to each process, ignoring those that are gone or not ours."""
     for pid in pids:
         with suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)
 
 
 def stragglers(session: int, marker: bytes) -> list[int]:
-    """Live processes of a Unix session, its leader aside, and those with `marker` in their environment."""
+    """Live processes of a Unix session, except its leader, and those with `marker` in their environment."""
     pids: list[int] = []
     for entry in _PROC.iterdir():
         if not entry.name.isdigit() or int(entry.name) == session:
             continue
         with suppress(OSError, IndexError):
-            # The fields behind the command's name, which may itself hold blanks and parentheses.
+            # The fields after the command's name, which may itself hold spaces and parentheses.
             fields = (entry / "stat").read_bytes().rpartition(b")")[2].split()
             if fields[0] == b"Z":
                 continue
@@ -100,27 +100,27 @@ def by_argument(argument: str) -> list[int]:
 
 
 class Occupants:
-    """The processes of all workspaces and confined programs over one directory that this process has started.
+    """The processes, started by this process, of all workspaces and confined programs over one directory.
 
-    They are stopped by signals, not by a freezer of control groups: a group that stays frozen after the fleet's death
-    cannot be killed, and few machines let one be made. Sandboxes die with the fleet, stopped or not.
+    They are stopped by signals, not by the freezer of control groups: a group that is still frozen when the fleet dies
+    cannot be killed, and few machines permit a freezer. Sandboxes die with the fleet, stopped or not.
     """
 
     _of_directories: ClassVar[WeakValueDictionary[Path, Occupants]] = WeakValueDictionary()
 
     def __init__(self) -> None:
         self.ever = False
-        """Whether anybody has run here; once true it stays so for as long as somebody holds this object."""
+        """Whether any process has ever run here, in the lifetime of this object."""
         self._trees: set[Callable[[], list[int]]] = set()
 
     @classmethod
     def of(cls, directory: Path) -> Occupants:
-        """Those of a directory, an absolute path without links; one object for as long as somebody holds it."""
+        """The occupants of a directory (an absolute path without links); one object while a reference to it lives."""
         return cls._of_directories.setdefault(directory, cls())
 
     @contextmanager
     def present(self, tree: Callable[[], list[int]]) -> Generator[None]:
-        """Count the processes that `tree` names, which may be stopped, for as long as the context lasts."""
+        """Include the process ids that `tree` returns, for as long as the context lasts."""
         self.ever = True
         self._trees.add(tree)
         try:
@@ -130,10 +130,10 @@ class Occupants:
 
     @asynccontextmanager
     async def frozen(self) -> AsyncGenerator[None]:
-        """Stop all processes for as long as the context lasts; they resume however it ends.
+        """Stop all processes for as long as the context lasts; they always resume afterwards.
 
-        A process that was stopped before stays stopped. Processes that cannot be stopped within half a second run on:
-        code inside must not rely on the absence of writers.
+        A process that was already stopped stays stopped. Processes that cannot be stopped within half a second keep
+        running: code inside the context must not rely on the absence of writers.
         """
         stopped: dict[int, int] = {}
         give_up = time.monotonic() + _STOP_SECONDS
@@ -149,15 +149,15 @@ class Occupants:
                 os.close(descriptor)
 
     def _stop(self, stopped: dict[int, int]) -> bool:
-        """Stop those that run, adding their descriptors; whether there were any, or others have come meanwhile."""
+        """Stop the running processes and add their descriptors; False once there are no running and no new ones."""
         pids = self._pids()
         running = [pid for pid in pids if not stands_still(pid)]
         for pid in running:
             if pid not in stopped:
                 with suppress(ProcessLookupError):
                     stopped[pid] = os.pidfd_open(pid)
-        # Asked again: a number that still names somebody here named the same process when its descriptor was opened, or
-        # a dead one; and whoever was seen standing still may have forked just before.
+        # Listed again: an id that is still listed belonged to the same process, or to a dead one, when its descriptor
+        # was opened; and a process may have forked just before it stopped.
         now = set(self._pids())
         for pid in now.intersection(running, stopped):
             try:
@@ -171,12 +171,12 @@ class Occupants:
 
 
 async def started_group(*argv: str, **options: Any) -> asyncio.subprocess.Process:
-    """A process that leads a group (and session) of its own; the options are `asyncio.create_subprocess_exec`'s.
+    """Start a process as the leader of a new group and session; options are those of `create_subprocess_exec`.
 
-    A cancellation while it starts kills the whole group. asyncio itself kills the leader alone: the first process of
-    a namespace that bubblewrap has just made would wait for it for ever, and asyncio for the pipes that it holds.
+    A cancellation while it starts kills the whole group. asyncio would kill only the leader: the first process of a
+    namespace that bubblewrap has just made would wait for it for ever, and asyncio for the pipes that it holds.
 
-    Raises OSError where there is no such program.
+    Raises OSError if there is no such program.
     """
     starting = asyncio.ensure_future(asyncio.create_subprocess_exec(*argv, **options, start_new_session=True))
     try:
@@ -194,11 +194,10 @@ async def _killed(starting: asyncio.Future[asyncio.subprocess.Process]) -> None:
 
 
 def leave_session_keyring() -> None:
-    """Give this thread, and what it starts from now on, a new and empty session keyring; once for each thread.
+    """Give this thread, and the processes it starts from now on, a new and empty session keyring; once for each thread.
 
-    The keys of whoever started the fleet (of a login, Kerberos tickets) are thereby out of reach of what runs in
-    sandboxes, also for the kernel's own requests. A kernel without keyrings has nothing to leave; in a container that
-    refuses the call the keyring is the container's own.
+    Sandboxes then cannot reach the keys of the user who started the fleet (login keys, Kerberos tickets), nor can
+    requests that the kernel makes for them. Where the call fails there is no keyring, or it is the container's own.
     """
     if getattr(_threads, "left", False):
         return
@@ -209,11 +208,11 @@ def leave_session_keyring() -> None:
 
 
 def prepare_for_processes() -> None:
-    """Let this process start many others: to be called once at a process edge.
+    """Prepare this process for many children; call it once, at a process edge.
 
-    The soft limit of open files becomes the hard one, since a session takes eight of them; commands in a sandbox have
-    a limit of their own. asyncio waits for children in the event loop: before Python 3.12 it starts a thread for each,
-    and before Linux 5.3 it still does.
+    It raises the soft limit of open files to the hard one, since a session takes eight of them; commands in a sandbox
+    have a limit of their own. It makes asyncio wait for children in the event loop: before Python 3.12 asyncio starts
+    a thread for each child, and before Linux 5.3 it still does.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
@@ -225,7 +224,7 @@ def prepare_for_processes() -> None:
 
 
 def _child_watcher() -> asyncio.AbstractChildWatcher:
-    """Serves whichever event loop starts a process; Python's own knows one. Python 3.14 has no watchers any more."""
+    """A watcher for any number of event loops; Python's own serves one. Python 3.14 has no watchers any more."""
 
     class ChildWatcher(asyncio.PidfdChildWatcher):
         def is_active(self) -> bool:
@@ -240,7 +239,7 @@ def _child_watcher() -> asyncio.AbstractChildWatcher:
                 try:
                     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
                 except ChildProcessError:
-                    # Somebody else has waited for it: the same number as asyncio's own watchers.
+                    # Other code has already waited for the process. asyncio's watchers report the same code.
                     code = _UNKNOWN_EXIT
                 callback(pid, code, *args)
 

@@ -1,8 +1,8 @@
 """The runner of a session: the shell text that runs commands inside, and the pipes for their output.
 
 The runner is a POSIX shell that reads this text from a pipe. A shell that reads a pipe parses up to the next complete
-command and then executes it, so quoting is the whole of the framing: newlines inside quotes need no care. What a pipe
-brings is kept within bounds.
+command and then executes it, so quoting is all the framing there is: newlines inside quotes need no care. Captured
+output is bounded.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.sandbox import jail
 from swe_ai_fleet.sandbox.images import PROGRAMS
 
-# The launcher and the sandbox itself run outside: nothing of a caller or a repository is in their environment. What
-# commands are to see their runner exports, inside (see `prologue`).
+# The launcher and the sandbox itself run outside: their environment holds nothing from a caller or a repository. The
+# runner exports the variables of commands, inside (see `prologue`).
 LAUNCHER_VARIABLES: Mapping[str, str] = MappingProxyType({"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"})
-# Joins the control groups, opens the runner's pipes by the numbers that the runner knows, and becomes the sandbox. The
-# pipes come by the parent's /proc entry because a shell can neither rename nor close descriptors above 9.
+# Joins the control groups, opens the pipes at the descriptors that the runner expects, and becomes the sandbox. The
+# pipes are opened by way of the parent's /proc entry: a shell can neither rename nor close descriptors above 9.
 LAUNCHER = """\
 exec 3>"$1" 4<"$2" 6>"$3" || exit 125
 shift 3
@@ -34,9 +34,9 @@ while [ "$1" != -- ]; do echo 0 >"$1" || exit 125; shift; done
 shift
 exec "$@"
 """
-# Descriptors of the runner: 1 and 5 are the command's output, 3 takes exit codes, 4 brings this text. It survives what
-# a command sends to its own process group. Everything a command leaves behind is killed before its exit code is told;
-# `kill` says so when nobody is left.
+# Descriptors of the runner: 1 and 5 are the command's output, 3 takes exit codes, 4 brings this text. The runner
+# survives signals that a command sends to its own process group. Every process that a command leaves behind is killed
+# before its exit code is reported; `kill` fails when none is left.
 _PROLOGUE = """\
 exec 5>&2 2>/dev/null 4<&- 6>&-
 trap : HUP INT TERM
@@ -49,20 +49,20 @@ fleet_end() {{
 }}
 echo ready >&3
 """
-# After some rounds all are dying and none can fork, but the last may take its time (to give back memory, to be reaped).
-# The runner has nothing to wait with: `sleep` would be a fork, which a bomb makes fail. So it leaves that to the host.
+# After some rounds all processes are dying and none can fork, but the last may take a while to free its memory and to
+# be reaped. The runner cannot wait for that: `sleep` would be a fork, which a fork bomb makes fail. The host waits.
 _SWEEP = """i=0
   while kill -s KILL -- -1; do
     i=$((i + 1))
     [ "$i" -lt 200 ] || { s="$s dying"; break; }
   done"""
-# In a Landlock domain, where signals stay inside: one round reaches everybody, and the host sees to the rest.
+# In a Landlock domain, where signals stay inside: one round reaches all processes, and the host kills later ones.
 _SWEEP_DOMAIN = "kill -s KILL -- -1"
 _OPEN_FILES = 8192
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-# Where programs look for the certificates of authorities; they point below what is bound anyway.
+# Variables that name the certificates of authorities; their files are mounted anyway.
 _CERTIFICATE_VARIABLES = (
     "CURL_CA_BUNDLE", "GIT_SSL_CAINFO", "NODE_EXTRA_CA_CERTS", "PIP_CERT", "REQUESTS_CA_BUNDLE", "SSL_CERT_DIR",
     "SSL_CERT_FILE",
@@ -70,7 +70,7 @@ _CERTIFICATE_VARIABLES = (
 
 
 _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-# What is loaded into every program would be loaded into ours.
+# Not taken from an image: the sandbox sets its own, and LD_* would be loaded into the fleet's programs too.
 _OWN_VARIABLES = frozenset({"HOME", "LD_AUDIT", "LD_PRELOAD", "LOGNAME", "PATH", "TMPDIR", "USER"})
 
 
@@ -95,7 +95,7 @@ class Capture:
         self._head = bytearray()
         self._tail = bytearray()
         self.total = 0
-        """The number of bytes."""
+        """The number of bytes so far."""
 
     def feed(self, data: bytes) -> None:
         self.total += len(data)
@@ -147,7 +147,7 @@ class Pipes:
         return (self.output[1], self.errors[1], self.status[1], self.control[0], self.info[1])
 
     def hand_over(self) -> None:
-        """Close what only the runner needs, now that it has it; the output's write ends stay for their flags."""
+        """Close the ends that only the runner needs, once it has them; the output's write ends stay for their flags."""
         self._close({self.status[1], self.control[0], *self.info})
 
     def unblock_writers(self) -> None:
@@ -174,7 +174,7 @@ class Pipes:
 
 
 class Sweep(StrEnum):
-    """The processes that a runner kills after each command: its process namespace, its domain, or none."""
+    """The processes that a runner kills after each command: those of its process namespace, of its domain, or none."""
 
     NAMESPACE = _SWEEP
     DOMAIN = _SWEEP_DOMAIN
@@ -182,10 +182,10 @@ class Sweep(StrEnum):
 
 
 def prologue(variables: Mapping[str, str], *, max_file_bytes: int, max_processes: int | None, sweep: Sweep) -> bytes:
-    """The first text for a runner, including the variables of its commands; it answers `ready`.
+    """The first text for a runner, including the variables of its commands; the runner answers `ready`.
 
-    A runner that sweeps kills whoever its signals can reach after each command: use it only inside a sandbox. Raises
-    InvalidRequest for what cannot be a variable.
+    After each command a runner that sweeps kills every process it can signal: use it only inside a sandbox. Raises
+    InvalidRequest for names and values that no variable can have.
     """
     limits = shell_limits(max_file_bytes=max_file_bytes, max_processes=max_processes)
     text = _PROLOGUE.format(limits=limits, exports=exports(variables), sweep=sweep.value)
@@ -193,7 +193,7 @@ def prologue(variables: Mapping[str, str], *, max_file_bytes: int, max_processes
 
 
 def shell_limits(*, max_file_bytes: int, max_processes: int | None) -> str:
-    """The lines by which a shell bounds itself and all that it starts; without a number processes are not bounded."""
+    """The lines by which a shell limits itself and its children; `max_processes` None: their number is not limited."""
     lines = ["umask 022", "ulimit -c 0", f"ulimit -f {max(1, max_file_bytes // 512)}", f"ulimit -n {_OPEN_FILES}"]
     if max_processes:
         # The number of processes is -u in some shells and -p in others.
@@ -202,11 +202,10 @@ def shell_limits(*, max_file_bytes: int, max_processes: int | None) -> str:
 
 
 def render(command: Command, *, mount: str, before: tuple[str, ...] = (), writing: bool = True) -> bytes:
-    """The text that makes a runner execute `command` and tell its exit code.
+    """The text that makes a runner execute `command` and report its exit code.
 
-    `before` is an argv to run to its end first; without `writing` no file can grow. Raises InvalidRequest for what no
-    process can be given: an empty argv, NUL bytes, a name of a variable that is none, a working directory outside the
-    workspace.
+    `before` is an argv to run to its end first; without `writing` no file can grow. Raises InvalidRequest for an empty
+    argv, NUL bytes, an invalid variable name, or a working directory outside the workspace.
     """
     if not command.argv or not command.argv[0]:
         raise InvalidRequest("the command is empty", field="argv")
@@ -235,7 +234,7 @@ def _directory(cwd: str, mount: str) -> str:
 
 
 def exports(variables: Mapping[str, str]) -> str:
-    """The line by which a shell gives variables to what it starts. Raises InvalidRequest for what cannot be one."""
+    """The shell line that exports variables. Raises InvalidRequest for an invalid name or a NUL byte."""
     for name in variables:
         if not _NAME.fullmatch(name):
             raise InvalidRequest(f"{name!r} is not a variable name", field="variables")
@@ -259,10 +258,10 @@ def session_variables(
     isolated: bool = True,
     interpreters: str = "",
 ) -> dict[str, str]:
-    """The variables of a session: our own, the environment's over them, of the host's only where certificates are.
+    """The variables of a session: the fleet's, overridden by the environment's; of the host's only certificate paths.
 
-    A session has a network through its `proxy`, a URL, none (`isolated`), or that of the host (neither).
-    `interpreters` is a directory with the names of the fleet's Python; empty: that is where it is installed.
+    A session reaches the network through `proxy` (a URL), not at all (`isolated`), or as the host does (neither).
+    `interpreters` is a directory with links to the fleet's Python; empty: the one where it is installed.
     """
     base = jail.toolchain()
     image = environment.image
@@ -291,7 +290,7 @@ def session_variables(
         "USER": "agent",
     }
     if image is not None:
-        # What says who somebody is and where private places are stays the sandbox's.
+        # The user's name, home and temporary directory stay the sandbox's.
         variables |= {"LOGNAME": "root", "USER": "root"} if not image.user else {}
         variables |= {name: value for name, value in image.variables.items() if name not in _OWN_VARIABLES}
     for name in _CERTIFICATE_VARIABLES if image is None else ():
@@ -300,7 +299,7 @@ def session_variables(
     if isolated and not proxy:
         variables |= _OFFLINE
     if proxy:
-        # Yarn from version 2 on reads no other than its own.
+        # Yarn from version 2 on reads only its own variables.
         own = ("PIP_PROXY", "YARN_HTTP_PROXY", "YARN_HTTPS_PROXY")
         names = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", *own)
         variables |= dict.fromkeys(names, proxy) | dict.fromkeys(("no_proxy", "NO_PROXY"), "localhost,127.0.0.1,::1")

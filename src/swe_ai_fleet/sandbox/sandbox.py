@@ -32,7 +32,7 @@ _APPARMOR_HINT = "on the host: sysctl -w kernel.apparmor_restrict_unprivileged_u
 _APPARMOR_SWITCH = Path("/proc/sys/kernel/apparmor_restrict_unprivileged_userns")
 _USER_MAP, _WHOLE_MAP = Path("/proc/self/uid_map"), ["0", "0", "4294967295"]
 _POD = "in a Pod: hostUsers: false, procMount: Unmasked and the profiles of deploy/k8s/components/userns"
-# What bubblewrap needs of the kernel, one after the other: prints the first that is refused, and why.
+# Tries what bubblewrap needs from the kernel, step by step, and prints the first refused step with its reason.
 _NAMESPACES = """
 import ctypes, os
 library = ctypes.CDLL(None, use_errno=True)
@@ -65,10 +65,10 @@ _GROUPS_HINT = "run the fleet as an ordinary user, or set FLEET_SANDBOX=bubblewr
 
 
 def surroundings(root: Path, variables: Mapping[str, str]) -> str:
-    """What the machine below `root` (`/`) and the variables of this process say it is: a container, a pod, or "".
+    """The kind of container that the files below `root` (`/`) and this process's variables indicate, or "".
 
-    The marks of gVisor and Kata are named where they are seen. Anybody could set these marks; the strength of such an
-    isolation is not checked.
+    gVisor and Kata Containers are named where their marks are present. Anybody could set these marks; the strength of
+    that isolation is not checked.
     """
     container = next((name for file, name in _CONTAINER_FILES.items() if (root / file).exists()), "")
     if not container and any(mark in _text(root / "proc/1/cgroup") for mark in _CONTROL_GROUPS):
@@ -83,7 +83,7 @@ def surroundings(root: Path, variables: Mapping[str, str]) -> str:
 
 
 def confinement() -> str:
-    """What the container around this process says of itself: kernel, user, namespaces, filters."""
+    """A description of this process's confinement, for operators: container, kernel, user, capabilities, filters."""
     status = dict(line.split(":\t", 1) for line in _text(Path("/proc/self/status")).splitlines() if ":\t" in line)
     host, landlock = os.uname(), Landlock.find()
     parts = [
@@ -124,7 +124,7 @@ class SandboxReport:
 
 
 async def choose_isolation_level(requested: Requested) -> IsolationLevel:
-    """The isolation level for a request: `auto` is the strongest that holds, by trying it; `none` must be named.
+    """The isolation level for a request: `auto` is the strongest one that works when tried; `none` must be named.
 
     Raises PreconditionFailed, whose hint is the command that fixes it.
     """
@@ -132,12 +132,12 @@ async def choose_isolation_level(requested: Requested) -> IsolationLevel:
 
 
 async def examine_sandbox(requested: Requested) -> SandboxReport:
-    """Try the requested isolation level, and from within it every attack. Raises as `choose_isolation_level`."""
+    """Try the requested isolation level, then every attack from within it. Raises like `choose_isolation_level`."""
     around = surroundings(Path("/"), os.environ)
     notes = [f"the fleet itself runs in {around}"] if around else []
     host = await _choose(requested)
     if host.policy.level is IsolationLevel.NONE:
-        # Its commands could do everything.
+        # Commands could do everything, so there is nothing to try.
         return SandboxReport(
             level=IsolationLevel.NONE,
             closes=(Attack.FILE_SIZE, Attack.DISK),
@@ -198,7 +198,7 @@ def _landlock_notes(landlock: Landlock, *, loopback: bool) -> list[str]:
 
 
 async def _choose(requested: Requested) -> SandboxHost:
-    """The host with the tested isolation level of a request. Raises as `choose_isolation_level`."""
+    """The host with the tested isolation level of a request. Raises like `choose_isolation_level`."""
     if requested != "auto":
         return await _tried(IsolationLevel(requested))
     try:
@@ -217,7 +217,7 @@ async def _choose(requested: Requested) -> SandboxHost:
 
 
 async def _tried(level: IsolationLevel) -> SandboxHost:
-    """This host with a level at which commands run."""
+    """This host with a level at which a command was run. Raises PreconditionFailed if that does not work."""
     host = await SandboxHost.find(SandboxPolicy(level=level))
     if level is IsolationLevel.NONE:
         return host
@@ -235,16 +235,16 @@ async def _tried(level: IsolationLevel) -> SandboxHost:
 
 
 async def _refused_namespaces() -> tuple[str, str]:
-    """What of bubblewrap's needs this process is refused, and what would give it; ("", "") where that is not it."""
+    """Which of bubblewrap's needs the kernel refuses this process, and a hint; ("", "") where none is refused."""
     process = await asyncio.create_subprocess_exec(
         *(str(own_interpreter()), "-I", "-S", "-c", _NAMESPACES), stdout=asyncio.subprocess.PIPE
     )
     step, _, reason = (await process.communicate())[0].decode().strip().partition(" ")
     profile = _profile()
-    off = next((name for name in _SWITCHES if _text(Path("/proc/sys", name.replace(".", "/"))).strip() == "0"), "")
+    switch = next((name for name in _SWITCHES if _text(Path("/proc/sys", name.replace(".", "/"))).strip() == "0"), "")
     match step:
-        case "namespaces" if off:
-            return f"{off} is 0", f"on the host: sysctl -w {off}={_SWITCHES[off]}"
+        case "namespaces" if switch:
+            return f"{switch} is 0", f"on the host: sysctl -w {switch}={_SWITCHES[switch]}"
         case "namespaces":
             filtered = "\nSeccomp:\t2" in _text(Path("/proc/self/status"))
             by = "a seccomp profile" if filtered else profile or "the kernel"
@@ -259,7 +259,7 @@ async def _refused_namespaces() -> tuple[str, str]:
             return "", ""
 
 
-_BARE = Environment()
+_EMPTY = Environment()
 
 
 class Sandbox:
@@ -283,7 +283,7 @@ class Sandbox:
         self,
         root: Path,
         *,
-        environment: Environment = _BARE,
+        environment: Environment = _EMPTY,
         network: NetworkGrant | None = None,
         writable: tuple[Mount, ...] = (),
         scratch: Path | None = None,
@@ -291,11 +291,11 @@ class Sandbox:
     ) -> LocalWorkspace:
         """A workspace over the directory `root`, which must exist; an async context manager.
 
-        `environment.mounts` are shown read-only, `writable` mounts read-write. Without a network grant commands reach
-        nothing but themselves. Home and /tmp lie in a directory of their own below `scratch` (None: the system's
-        temporary directory). `owner` is who commands run for: tenants share slots and CPUs evenly, then the executions
-        of one. With the isolation level `none` mounts raise PreconditionFailed and the network is the host's; with
-        `landlock` mounts must stand at their own place.
+        `environment.mounts` are read-only, `writable` mounts read-write. Without a network grant commands reach nothing
+        but themselves. Home and /tmp lie in a new directory below `scratch` (None: the system's temporary directory).
+        `owner` is the tenant and execution that commands run for: tenants share slots and CPUs evenly, and so do the
+        executions of a tenant. With the isolation level `none` mounts raise PreconditionFailed and the network is the
+        host's; with `landlock` the target of a mount must be its source.
         """
         return LocalWorkspace(
             self._look,
@@ -309,10 +309,7 @@ class Sandbox:
         )
 
     async def confining(self, readable: tuple[Path, ...], writable: tuple[Path, ...]) -> tuple[str, ...]:
-        """The argv before a program of ours that reads what others may be writing to, so that it sees nothing else.
-
-        See `LocalWorkspace.confining`.
-        """
+        """The argv prefix that confines a program of the fleet to these paths. See `LocalWorkspace.confining`."""
         return (await self._look()).confining(readable, writable)
 
     async def _look(self) -> SandboxHost:
@@ -323,15 +320,15 @@ class Sandbox:
 
 
 def default_slots() -> CpuSlots:
-    """As many slots as this process may use CPUs, shared with all fleet processes of the same user on this node."""
+    """A slot for each CPU that this process may use, shared with all fleet processes of the same user on this node."""
     return CpuSlots(runtime_directory() / "fleet-slots", len(os.sched_getaffinity(0)))
 
 
 @asynccontextmanager
 async def open_workspace(
-    path: Path, *, environment: Environment = _BARE, network: NetworkGrant | None = None
+    path: Path, *, environment: Environment = _EMPTY, network: NetworkGrant | None = None
 ) -> AsyncGenerator[LocalWorkspace]:
-    """A workspace over `path` with the default policy on the strongest level there is. Raises PreconditionFailed."""
+    """A workspace over `path` with the default policy, at the strongest level here. Raises PreconditionFailed."""
     sandbox = Sandbox(SandboxPolicy(level=await choose_isolation_level("auto")), default_slots())
     async with sandbox.workspace(path, environment=environment, network=network) as workspace:
         yield workspace

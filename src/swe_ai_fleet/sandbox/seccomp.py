@@ -1,4 +1,4 @@
-"""The system calls that a command must not make, as a filter for the kernel: one place for both isolation levels."""
+"""The filter of system calls for the kernel, for both isolation levels."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _KILL_PROCESS = 0x8000_0000
 _ERRNO = 0x0005_0000
 _ASK_SUPERVISOR = 0x7FC0_0000
 
-# Where the parts of `struct seccomp_data` lie; arguments are 64 bits, the low half first on both machines.
+# Offsets in `struct seccomp_data`; arguments have 64 bits, the low half first on both machines.
 _NUMBER = 0
 _MACHINE = 4
 _FIRST_ARGUMENT = 16
@@ -33,19 +33,19 @@ _AF_UNIX, _AF_INET, _AF_INET6, _AF_NETLINK = 1, 2, 10, 16
 _NETLINK_ROUTE = 0
 _STREAM, _SEQUENCED, _TYPE_OF_SOCKET = 1, 5, 0xF
 _TCP = 6
-# Connects while it sends, past `connect`.
+# This flag of a send connects without a call of `connect`.
 _MSG_FASTOPEN = 0x2000_0000
 _SOL_SOCKET, _SO_REUSEPORT = 1, 15
-# Of a file's mode: whoever executes the file becomes its owner, or one of its group.
+# Mode bits: who executes the file becomes its owner, or a member of its group.
 _SET_ID = 0o6000
-# O_CREAT, and what O_TMPFILE has beside O_DIRECTORY: with one of them `open` takes a mode.
+# O_CREAT, and O_TMPFILE without O_DIRECTORY: with either, `open` takes a mode.
 _CREATES = 0o100 | 0o20000000
 # Pushing characters into a terminal, which another process then reads as typed.
 _TERMINAL_REQUESTS = (0x5412, 0x541C)
 
 # (x86-64, AArch64); None: the machine has no such call.
 _Numbers = tuple[int | None, int | None]
-# What reaches beyond a sandbox, or deep into the kernel, and builds and tests do without.
+# Calls that reach beyond a sandbox, or deep into the kernel, and that builds and tests do not need.
 _FORBIDDEN: dict[str, _Numbers] = {
     "acct": (163, 89), "add_key": (248, 217), "adjtimex": (159, 171), "bpf": (321, 280), "chroot": (161, 51),
     "clock_adjtime": (305, 266), "clock_settime": (227, 112), "delete_module": (176, 106), "fanotify_init": (300, 262),
@@ -60,12 +60,12 @@ _FORBIDDEN: dict[str, _Numbers] = {
     "settimeofday": (164, 170), "swapoff": (168, 225), "swapon": (167, 224), "syslog": (103, 116), "umount2": (166, 39),
     "userfaultfd": (323, 282), "vhangup": (153, 58),
 }  # fmt: skip
-# In namespaces of its own these reach nobody but the sandbox itself.
+# With namespaces, these calls reach only processes of the sandbox itself.
 _SHARED: dict[str, _Numbers] = {
     "mq_open": (240, 180), "msgget": (68, 186), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271),
     "ptrace": (101, 117), "semget": (64, 190), "shmat": (30, 196), "shmget": (29, 194),
 }  # fmt: skip
-# Programs take these answers for a file system without extended attributes.
+# Refused as if the file system had no extended attributes.
 _UNSUPPORTED: dict[str, _Numbers] = {
     "setxattr": (188, 5), "lsetxattr": (189, 6), "fsetxattr": (190, 7), "removexattr": (197, 14),
     "lremovexattr": (198, 15), "fremovexattr": (199, 16), "setxattrat": (463, 463), "removexattrat": (466, 466),
@@ -83,7 +83,7 @@ _CLONE3: _Numbers = (435, 435)
 _UNSHARE: _Numbers = (272, 97)
 _IOCTL: _Numbers = (16, 29)
 _OPENAT2: _Numbers = (437, 437)
-# (call, position of its flags), the mode behind them; (call, position of the mode).
+# (call, position of its flags), the mode follows them; then (call, position of the mode).
 _OPENS: tuple[tuple[_Numbers, int], ...] = (((257, 56), 2), ((2, None), 1))
 _MODES: tuple[tuple[_Numbers, int], ...] = (
     ((90, None), 1), ((91, 52), 1), ((268, 53), 2), ((452, 452), 2), ((85, None), 1)
@@ -92,7 +92,7 @@ _MKNOD: _Numbers = (133, None)
 _MKNODAT: _Numbers = (259, 33)
 _INOTIFY: _Numbers = (254, 27)
 _UTIMENSAT: _Numbers = (280, 88)
-# (call, position of its times); with none given, the right to write is enough to touch a file.
+# (call, position of its times); without times, a process with write permission may touch a file.
 _UTIMES: tuple[tuple[_Numbers, int], ...] = (((132, None), 1), ((235, None), 1), ((261, None), 2))
 
 
@@ -124,13 +124,13 @@ def supervised_calls(machine: str) -> tuple[int, int, int]:
 
 
 def seccomp_filter(machine: str, *, namespaces: bool, overrides: bool = False, supervised: bool = False) -> bytes:
-    """The program for the kernel: `struct sock_filter` after `struct sock_filter`.
+    """The program for the kernel, a sequence of `struct sock_filter`.
 
-    Calls of another machine's kind end the process; what is forbidden answers EPERM. With `namespaces` of their own
-    commands have sockets of the kinds that stay in there, may trace each other and share memory by name. Without them
-    there is no socket but pairs (EACCES), or, `supervised`, those of TCP and unix streams, of which a supervisor makes
-    each connection and each listener: a filter sees no address. Without one that listens these answer ENOSYS.
-    `overrides` also takes what a process may do to the names and times of files that it need not own.
+    System calls of another machine kill the process; forbidden ones return EPERM. With `namespaces` commands may use
+    sockets that stay inside the sandbox, trace each other and share memory by name. Without, they have socket pairs
+    only (EACCES for others), or, `supervised`, also TCP and unix streams: a supervisor makes each connection and
+    listener, because a filter cannot see addresses. These calls return ENOSYS where no supervisor runs. `overrides`
+    is for commands that may open files of other owners: it also forbids inotify and changes of times.
     """
     machine_calls = _MACHINES[machine]
     column = machine_calls.column
@@ -142,14 +142,14 @@ def seccomp_filter(machine: str, *, namespaces: bool, overrides: bool = False, s
     ]
     if machine_calls.x32:
         program += [(_JUMP_AT_LEAST, 0, 1, _X32_BIT), (_RETURN, 0, 0, _KILL_PROCESS)]
-    # The calls that are made most often first.
+    # The most frequent calls first.
     for call, position in _OPENS:
         creating = [_argument(position), (_JUMP_ANY_BIT, 0, 3, _CREATES), *_without_set_id(position + 1)]
         program += _when(call, column, creating)
     for call, position in _MODES:
         program += _when(call, column, _without_set_id(position))
     program += _refuse(_numbers(_FORBIDDEN.values(), column), errno.EPERM)
-    # Their arguments lie in memory, out of a filter's reach; programs fall back to `clone` and `openat`.
+    # A filter cannot read their arguments, which lie in memory; programs fall back to `clone` and `openat`.
     program += _refuse(_numbers([_CLONE3, _OPENAT2], column), errno.ENOSYS)
     for call in (_CLONE, _UNSHARE):
         program += _when(call, column, [_argument(0), (_JUMP_ANY_BIT, 0, 1, _NEW_NAMESPACES), _answer(errno.EPERM)])
@@ -172,7 +172,7 @@ def seccomp_filter(machine: str, *, namespaces: bool, overrides: bool = False, s
         program += _refuse(_numbers([_INOTIFY], column), errno.EACCES)
         for call, position in _UTIMES:
             program += _when(call, column, [*_unless_null(position, 1), _answer(errno.EPERM)])
-        # Without a path the call goes by a descriptor, whose file was opened under the rules.
+        # Without a path the call uses a descriptor, whose file was opened under the rules.
         by_path: list[_Instruction] = [
             *_unless_null(2, 5),
             _argument(1),
@@ -187,7 +187,7 @@ def seccomp_filter(machine: str, *, namespaces: bool, overrides: bool = False, s
 
 
 def filter_file() -> str | None:
-    """A path under which this process's children find the filter of a sandbox with namespaces, as long as it lives.
+    """The path by which this process's children read the filter of a sandbox with namespaces, while this process lives.
 
     None for a machine that has no filter.
     """
@@ -202,8 +202,11 @@ def _descriptor() -> int:
 
 
 def _families() -> list[_Instruction]:
-    """Unix sockets, those of the sandbox's own network, and questions about that; the others reach other machines, or
-    parts of the kernel that know no namespaces. What is refused answers as if the kernel lacked it."""
+    """Allow unix sockets, IP sockets of the sandbox's own network, and netlink queries about that network.
+
+    Other families reach other machines, or parts of the kernel without namespaces; they answer as if the kernel lacked
+    them.
+    """
     return [
         _argument(0),
         (_JUMP_EQUAL, 7, 0, _AF_UNIX),
@@ -218,7 +221,7 @@ def _families() -> list[_Instruction]:
 
 
 def _pairs() -> list[_Instruction]:
-    """Pairs of unix sockets; one end of a pair of datagrams could send to any socket of the host by its name."""
+    """Allow pairs of unix streams; one end of a datagram pair could send to any socket of the host by its name."""
     return [
         _argument(0),
         (_JUMP_EQUAL, 0, 4, _AF_UNIX),
@@ -231,7 +234,7 @@ def _pairs() -> list[_Instruction]:
 
 
 def _supervised(column: int) -> list[_Instruction]:
-    """Streams that a command's own calls can neither connect nor bind, nor share with a listener of the host's."""
+    """Allow streams, but leave connect, bind and listen to the supervisor, and refuse to share a port with the host."""
     streams: list[_Instruction] = [
         _argument(1),
         (_AND, 0, 0, _TYPE_OF_SOCKET),
@@ -264,9 +267,9 @@ def _supervised(column: int) -> list[_Instruction]:
 
 
 def _without_set_id(position: int) -> list[_Instruction]:
-    """Refuse a mode that would make the file run as its owner or group; bind mounts inside do not show that, others do.
+    """Refuse a set-uid or set-gid mode: mounts inside a sandbox ignore it, but the host's mount of the file does not.
 
-    The mode is loaded afterwards.
+    Afterwards the mode is still loaded.
     """
     return [_argument(position), (_JUMP_ANY_BIT, 0, 1, _SET_ID), _answer(errno.EPERM)]
 
@@ -284,7 +287,7 @@ def _upper_half(position: int) -> _Instruction:
 
 
 def _unless_null(position: int, rest: int) -> list[_Instruction]:
-    """Skip the `rest` instructions that follow unless a pointer is null."""
+    """Run the next `rest` instructions only if a pointer is null."""
     return [_argument(position), (_JUMP_EQUAL, 0, rest + 2, 0), _upper_half(position), (_JUMP_EQUAL, 0, rest, 0)]
 
 
@@ -300,7 +303,7 @@ def _refuse(numbers: list[int], answer: int) -> list[_Instruction]:
 
 
 def _when(call: _Numbers, column: int, body: list[_Instruction]) -> list[_Instruction]:
-    """`body` for one call only; behind it the number is loaded again."""
+    """Run `body` for one call only; after it the number of the call is loaded again."""
     number = call[column]
     if number is None:
         return []

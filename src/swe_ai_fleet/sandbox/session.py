@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from swe_ai_fleet.domain.command import Command, CommandResult
 from swe_ai_fleet.domain.errors import PreconditionFailed, Unavailable
 from swe_ai_fleet.sandbox import processes
-from swe_ai_fleet.sandbox.images import Entrusted, ImageContainer
+from swe_ai_fleet.sandbox.images import ContainerProcess, ImageContainer
 from swe_ai_fleet.sandbox.jail import shell
 from swe_ai_fleet.sandbox.policy import ControlGroup
 from swe_ai_fleet.sandbox.processes import leave_session_keyring
@@ -23,7 +23,7 @@ from swe_ai_fleet.sandbox.runner import LAUNCHER, LAUNCHER_VARIABLES, Capture, P
 from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
 
 _CHUNK = 64 * 1024
-# A pipe holds 1 MiB at most unless root made it larger; what is left behind that is not worth waiting for.
+# A pipe holds 1 MiB at most unless root enlarged it; output beyond that is not worth waiting for.
 _DRAIN_READS = 64
 _START_SECONDS = 60.0
 _SWEEP_SECONDS = 5.0
@@ -33,9 +33,9 @@ _SWEEP_SECONDS = 5.0
 class Launch:
     """The start of a session: the argv that ends in the runner, and the first text for the runner.
 
-    `marker` is set where nothing holds the commands together: a variable (NAME=TEXT) that each of them inherits.
-    `kept` says that the runner has a keeper above it (see landlock_launcher.py) in place of a process namespace. With a
-    `container` all of it happens there.
+    `marker` is a variable (NAME=TEXT) that all commands inherit, by which their processes are recognised if there is
+    neither a process namespace nor a keeper. `kept` says that the runner has a keeper above it (see
+    landlock_launcher.py) in place of a process namespace. With a `container` the session runs in that container.
     """
 
     argv: tuple[str, ...]
@@ -47,7 +47,7 @@ class Launch:
 
 
 class SandboxSession:
-    """One sandbox process tree. It must be started from the thread of the event loop, with whose end it ends."""
+    """One sandbox process tree. Start it from the thread of the event loop: it ends when that thread does."""
 
     def __init__(self, launch: Launch, connection: socket.socket | None = None) -> None:
         self._loop = asyncio.get_running_loop()
@@ -66,10 +66,10 @@ class SandboxSession:
         groups = [str(entrance) for entrance in launch.group.entrances] if launch.group else []
         name, _, token = (launch.marker or b"").decode().partition("=")
         leave_session_keyring()
-        self._process: Entrusted | subprocess.Popen[bytes]
+        self._process: ContainerProcess | subprocess.Popen[bytes]
         try:
             if connection is not None:
-                self._process = Entrusted(connection, launch.argv, self._pipes.of_the_runner)
+                self._process = ContainerProcess(connection, launch.argv, self._pipes.of_the_runner)
                 self._outer = self._process.descriptor
             else:
                 self._process = subprocess.Popen(
@@ -92,7 +92,10 @@ class SandboxSession:
 
     @classmethod
     async def start(cls, launch: Launch) -> SandboxSession:
-        """Start one and wait until its runner answers. Raises PreconditionFailed with the sandbox's error."""
+        """Start a session and wait until its runner answers.
+
+        Raises PreconditionFailed with the sandbox's error, Unavailable if nothing started or answered in time.
+        """
         try:
             session = cls(launch, (await launch.container.connected())[0] if launch.container else None)
         except OSError as error:
@@ -136,7 +139,7 @@ class SandboxSession:
         return not self._spent and not self._exited.done()
 
     async def run(self, source: bytes, command: Command, *, grace_seconds: float) -> CommandResult:
-        """Execute a rendered command to its end. After a time-out or a cancellation the session is spent."""
+        """Execute a rendered command to its end. After a timeout or a cancellation the session cannot be used again."""
         self._captures = (Capture(command.output_limit), Capture(command.output_limit))
         self._reply = self._loop.create_future()
         self._pipes.unblock_writers()
@@ -173,17 +176,17 @@ class SandboxSession:
         processes.send_signal(self.commands(), signal.SIGTERM)
 
     def commands(self) -> list[int]:
-        """The processes of the command that runs, as this host numbers them."""
+        """The process ids, on this host, of the running command."""
         if not self._first:
             return processes.descendants(self._runner)
         return [pid for pid in processes.descendants(self._first) if pid != self._runner]
 
     def tree(self) -> list[int]:
-        """Whatever commands could still run in: their processes and the runner; nobody once the session is over."""
+        """The process ids of the commands and the runner; empty once the session is over."""
         pids = (
             processes.descendants(self._first) if self._first else [self._runner, *processes.descendants(self._runner)]
         )
-        # Read before this: the number of a first process that has ended may be another's.
+        # Checked after reading: once the first process has ended, another process may have its id.
         return pids if self._alive() else []
 
     def _alive(self) -> bool:
@@ -205,15 +208,15 @@ class SandboxSession:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._init, signal.SIGKILL)
         elif self._launch.kept:
-            # Killed itself, the keeper could not kill the others.
+            # SIGTERM, not SIGKILL: the keeper has to kill the others.
             self._process.terminate()
         else:
-            # All of its group: a bubblewrap that has just forked has another process, which waits for it for ever.
+            # The whole group: a bubblewrap that has just forked has a child that would wait for it for ever.
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
 
     async def kill(self) -> None:
-        """Kill the session and wait until none of its processes lives."""
+        """Kill the session and wait until all of its processes are gone."""
         self.end()
         await asyncio.wait([self._exited])
         if self._launch.marker is not None:
@@ -226,13 +229,13 @@ class SandboxSession:
             await self._launch.group.remove()
 
     async def _wait_for_dying(self) -> None:
-        """Wait until nobody but the runner is left in its namespace; all others have been killed already."""
+        """Wait until the runner is the only process of its namespace; all others have been killed already."""
         # The kernel does not announce the end of processes that are not our children.
         while not self._exited.done() and processes.descendants(self._first) != [self._runner]:  # noqa: ASYNC110
             await asyncio.sleep(0.002)
 
     async def _clear(self) -> None:
-        """Kill what the command left to the keeper; a session that will not be cleared is ended."""
+        """Kill the processes that the command left to the keeper; end the session where some survive for too long."""
         give_up = time.monotonic() + _SWEEP_SECONDS
         while commands := self.commands():
             if self._exited.done():
@@ -276,7 +279,7 @@ class SandboxSession:
         return bool(data)
 
     def _drain(self) -> bool:
-        """Drain the pipes; False when they do not run dry."""
+        """Read the pipes until they are empty; False if a process keeps writing."""
         if self._pipes.closed:
             return True
         reads = [(self._pipes.output[0], 0), (self._pipes.errors[0], 1)]
@@ -308,7 +311,7 @@ class SandboxSession:
         if self._init is None:
             self._finish(code)
         else:
-            # Where bubblewrap itself was killed its namespace dies with it, but not at the same instant.
+            # The namespace of a killed bubblewrap dies too, but a moment later.
             self._loop.add_reader(self._init, self._finish, code)
 
     def _finish(self, code: int) -> None:
@@ -321,7 +324,7 @@ class SandboxSession:
 
 
 class _Clock:
-    """Ends a command whose time is up, or that was silent for too long."""
+    """Ends a command whose time is up, or that has written nothing for too long."""
 
     def __init__(self, session: SandboxSession, command: Command, grace_seconds: float) -> None:
         self._loop = asyncio.get_running_loop()
@@ -332,12 +335,12 @@ class _Clock:
         self.expired = False
         self.idle = False
         if self._silence is not None:
-            self._timers.append(self._loop.call_later(self._silence, self._listen, self._silence))
+            self._timers.append(self._loop.call_later(self._silence, self._check_output, self._silence))
 
-    def _listen(self, silence: float) -> None:
+    def _check_output(self, silence: float) -> None:
         remaining = silence - (time.monotonic() - self._session.last_output_at)
         if remaining > 0:
-            self._timers.append(self._loop.call_later(remaining, self._listen, silence))
+            self._timers.append(self._loop.call_later(remaining, self._check_output, silence))
             return
         self.idle = not self.expired
         self._expire()

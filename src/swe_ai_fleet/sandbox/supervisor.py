@@ -1,10 +1,10 @@
 """Makes the connections and the listeners of a session that has no network of its own.
 
 It runs in the session's keeper (see landlock_launcher.py), imports nothing of the fleet, and is loaded with the first
-call that wants it. A command's own sockets can neither connect nor listen. The supervisor copies the address that a
-call names, decides on the copy, connects a socket of its own making, and puts that into the place of the command's
-descriptor once it leads where it should: whatever the command's threads do to address or descriptor meanwhile changes
-nothing. A socket listens as soon as it is bound, so that the kernel never listens at a command's word.
+call that needs it. A command's own sockets can neither connect nor listen. For each call the supervisor copies the
+address, checks the copy, connects a new socket, and replaces the command's descriptor by it once the connection is
+known to be allowed: changes that the command's threads make to the address or the descriptor meanwhile have no effect.
+A socket is made to listen when it is bound, so `listen` itself has nothing to do.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _RECEIVE, _ANSWER, _VALID, _PLACE = 0xC050_2100, 0xC018_2101, 0x4008_2102, 0x4018_2103
-# Its number, the thread, flags, the call, its machine, where it was made, and its arguments.
+# struct seccomp_notif: id, thread, flags, then the call: number, machine, instruction pointer, arguments.
 _NOTIFICATION = struct.Struct("=QIIiIQ6Q")
 _AT_DESCRIPTOR = 1
 _LONGEST_ADDRESS = 128
 _HIGHEST_POINTER = 1 << 63
 _BACKLOG = 4096
-# A first packet that found no room is sent again after a second: by then the socket is gone.
+# Below the second after which the kernel resends a first packet that found the backlog full.
 _CONNECT_MS = 500
 _REMEMBERED = 4096
-# Each port that is bound is one less for the connections of the whole machine.
+# Each bound port is one less for the connections of the whole machine.
 _MOST_PORTS = 1024
 
 _V4, _V6, _MAPPED = "127.0.0.1", "::1", "::ffff:127.0.0.1"
-# Where an address leads, in turn: servers that listen to both families' any addresses are bound to one loopback.
+# The addresses to try for a host, in order: a server that asked for any address of both families is bound to one only.
 _REACHED = {_V4: (_V4, _V6), _V6: (_V6, _MAPPED), _MAPPED: (_MAPPED, _V6)}
 _MAPPED_PREFIX = bytes(10) + b"\xff\xff"
 _V6_ANY, _V6_LOOPBACK = bytes(16), bytes(15) + b"\x01"
 
 _SOCK_DIAG = 4
 _BY_FAMILY, _REQUEST = 20, 1
-# Two headers, the family, the protocol, the states; then port, address and cookie of the socket in question.
+# Two headers, the family, the protocol, the states; then port, address and cookie of the socket.
 _QUESTION = struct.Struct("=IHHII BBxxI 2s2x16s16x4x8s")
 _ANY_COOKIE = b"\xff" * 8
 _LISTENING = 10
@@ -51,7 +51,7 @@ _KIND_AT, _STATE_AT, _INODE_AT = 4, 17, 84
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Call:
-    """A call whose thread waits for the answer; `pointer` and `length` are where its address lies."""
+    """A call whose thread waits for the answer; `pointer` and `length` locate the socket address in its memory."""
 
     id: int
     thread: int
@@ -66,10 +66,10 @@ class _Call:
 
 
 class Supervisor:
-    """Answers the calls that `listener` brings, one after the other, until nobody is left to make any.
+    """Answers the calls that `listener` brings, one after the other, until the session's last process has ended.
 
-    `calls` are the machine's numbers of connect, bind and listen. Unix sockets must lie below `roots`. Of loopback's
-    ports it connects to those that it bound for this session and to `proxy` (0: none); it never binds a `reserved` one.
+    `calls` are the machine's numbers of connect, bind and listen. Unix sockets must lie below `roots`. On loopback it
+    connects to ports that it bound for this session and to `proxy` (0: none); it never binds a `reserved` port.
     """
 
     def __init__(
@@ -127,12 +127,12 @@ class Supervisor:
             self._place(call, made_socket)
 
     def _address(self, call: _Call) -> bytes:
-        """A copy of the address, the only one that is looked at."""
+        """A copy of the call's address; every check uses this copy."""
         if not 2 <= call.length <= _LONGEST_ADDRESS:
             raise OSError(errno.EINVAL, "invalid address length")
         memory = os.open(call.process / "mem", os.O_RDONLY | os.O_CLOEXEC)
         try:
-            # The thread still waits, so what was opened is its own.
+            # The thread still waits, so its id was not reused and the opened memory is its own.
             fcntl.ioctl(self._listener, _VALID, struct.pack("=Q", call.id))
             data = os.pread(memory, call.length, call.pointer) if call.pointer < _HIGHEST_POINTER else b""
         except OSError as error:
@@ -142,11 +142,11 @@ class Supervisor:
         finally:
             os.close(memory)
         if len(data) < call.length:
-            raise OSError(errno.EFAULT, "not all of it can be read")
+            raise OSError(errno.EFAULT, "the address cannot be read completely")
         return data
 
     def _place(self, call: _Call, made_socket: socket.socket) -> None:
-        """Put a socket into the place of the caller's descriptor, whose flags it takes over."""
+        """Replace the caller's descriptor by a socket, with the descriptor's flags."""
         _, _, flags = (call.process / f"fdinfo/{call.descriptor}").read_text().partition("flags:")
         opened = int(flags.split(maxsplit=1)[0], 8)
         made_socket.setblocking(not opened & os.O_NONBLOCK)
@@ -157,7 +157,7 @@ class Supervisor:
         for host in hosts:
             if self._is_ours(host, port, _listening(_bare(host), port)):
                 connected = _connected(host, port)
-                # Another process may have taken the port in between. A server that ends once it is reached is nobody.
+                # Another process may have taken the port in between. None: our server ended after the connection.
                 now = _listening(_bare(host), port)
                 if now is None or self._is_ours(host, port, now):
                     return connected
@@ -165,7 +165,7 @@ class Supervisor:
         raise OSError(errno.ECONNREFUSED, "no process of this session listens there")
 
     def _is_ours(self, host: str, port: int, listening: int | None) -> bool:
-        """Whether the socket that listens there is one of this session's, or its proxy's."""
+        """Whether the listening socket (its inode) is this session's or its proxy's."""
         if host != _V6 and port == self._proxy:
             return True
         return listening is not None and self._bound.get((_bare(host), port)) == listening
@@ -174,7 +174,7 @@ class Supervisor:
         if port in self._reserved:
             raise OSError(errno.EADDRINUSE, "a port of the fleet")
         if len(self._bound) >= _MOST_PORTS:
-            self._bound = {place: inode for place, inode in self._bound.items() if _is_held(*place)}
+            self._bound = {address: inode for address, inode in self._bound.items() if _is_held(*address)}
             if len(self._bound) >= _MOST_PORTS:
                 raise OSError(errno.ENOBUFS, "no more ports for this session")
         with _making(family) as bound:
@@ -195,18 +195,18 @@ class Supervisor:
         path = address[2:].partition(b"\0")[0]
         if not path:
             raise OSError(errno.ECONNREFUSED, "abstract names are the host's")
-        with _place_of(call.process / "cwd") as here, _making(socket.AF_UNIX) as bound:
+        with _opened(call.process / "cwd") as directory, _making(socket.AF_UNIX) as bound:
             if binding:
-                # By the very name, which programs ask for. The keeper's own rules let it make sockets below the roots
-                # only, wherever a link leads.
-                os.fchdir(here)
+                # By the same name, which programs can query. Wherever links in it lead, the keeper's own Landlock rules
+                # let it make sockets below the roots only.
+                os.fchdir(directory)
                 bound.bind(path)
                 bound.listen(_BACKLOG)
                 self._remember(bound)
                 return bound
-            with _place_of(path, here) as place:
-                # What was opened is what is connected to, and nobody can change where that lies.
-                target = Path(f"/proc/self/fd/{place}")
+            with _opened(path, directory) as descriptor:
+                # Checked and connected by the same descriptor, so that no link can be swapped in between.
+                target = Path(f"/proc/self/fd/{descriptor}")
                 if not any(target.readlink().is_relative_to(root) for root in self._roots):
                     raise OSError(errno.EACCES, "outside of the writable paths of the session")
                 bound.connect(str(target))
@@ -219,7 +219,7 @@ class Supervisor:
 
 
 def _socket_of(call: _Call) -> int:
-    """The inode of the socket that the caller's descriptor stands for."""
+    """The inode of the socket behind the caller's descriptor."""
     try:
         kind = str((call.process / f"fd/{call.descriptor}").readlink())
     except FileNotFoundError:
@@ -230,7 +230,7 @@ def _socket_of(call: _Call) -> int:
 
 
 def _loopback(address: bytes, family: int, *, binding: bool) -> tuple[tuple[str, ...], int]:
-    """Where an address of loopback, or the any address, leads in here, by turns. Raises OSError for all others."""
+    """The session's own addresses, in order, and the port for a loopback or any address; OSError for all others."""
     start, end, least = (4, 8, 16) if family == socket.AF_INET else (8, 24, 24)
     if len(address) < least:
         raise OSError(errno.EINVAL, "too short")
@@ -253,7 +253,7 @@ def _bare(host: str) -> str:
 
 
 def _listening(host: str, port: int) -> int | None:
-    """The inode of the socket that listens at an address, from the kernel's own tables."""
+    """The inode of the socket that listens at an address, from the kernel's tables; None without one."""
     family = socket.AF_INET6 if host == _V6 else socket.AF_INET
     question = _QUESTION.pack(
         *(_QUESTION.size, _BY_FAMILY, _REQUEST, 0, 0, family, socket.IPPROTO_TCP, 1 << _LISTENING),
@@ -269,7 +269,7 @@ def _listening(host: str, port: int) -> int | None:
 
 
 def _is_held(host: str, port: int) -> bool:
-    """Whether some socket still has an address, one that does not listen any more too."""
+    """Whether a socket, listening or not, still has this address."""
     with _making(socket.AF_INET6 if host == _V6 else socket.AF_INET) as probe, probe:
         try:
             probe.bind((host, port))
@@ -279,7 +279,7 @@ def _is_held(host: str, port: int) -> bool:
 
 
 def _connected(host: str, port: int) -> socket.socket:
-    """A connected socket."""
+    """A socket connected to a loopback address. Raises OSError."""
     with _making(socket.AF_INET if host == _V4 else socket.AF_INET6) as connecting:
         fault = connecting.connect_ex((host, port))
         if fault == errno.EINPROGRESS:
@@ -289,14 +289,14 @@ def _connected(host: str, port: int) -> socket.socket:
             fault = connecting.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) if ready else errno.ETIMEDOUT
         if fault:
             raise OSError(fault, os.strerror(fault))
-        # Most clients set this before they connect, on the socket that this one replaces.
+        # Most clients set this before they connect, but on the socket that this one replaces.
         connecting.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return connecting
 
 
 @contextmanager
 def _making(family: int) -> Generator[socket.socket]:
-    """A new socket, closed again on a fault."""
+    """A new non-blocking stream socket, which is closed if the context raises."""
     new_socket = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:
         yield new_socket
@@ -306,7 +306,7 @@ def _making(family: int) -> Generator[socket.socket]:
 
 
 @contextmanager
-def _place_of(path: Path | bytes, directory: int | None = None) -> Generator[int]:
+def _opened(path: Path | bytes, directory: int | None = None) -> Generator[int]:
     descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC, dir_fd=directory)
     try:
         yield descriptor

@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 async def uninterrupted(work: Coroutine[Any, Any, T]) -> T:
-    """Await work to its end though the caller be cancelled meanwhile, any number of times; that then goes on."""
+    """Await work to its end even if the caller is cancelled meanwhile; the cancellation is raised afterwards."""
     task = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
@@ -20,13 +20,13 @@ async def uninterrupted(work: Coroutine[Any, Any, T]) -> T:
             cancelled = error
     if cancelled is not None:
         if not task.cancelled():
-            task.exception()  # nobody is left to hear it
+            task.exception()  # marks it as retrieved
         raise cancelled
     return task.result()
 
 
 async def ended(work: asyncio.Task[object]) -> None:
-    """End a task that nobody listens to any more, its tools included."""
+    """Cancel a task whose result is no longer wanted, and wait until it has ended."""
     if not work.done():
         work.cancel()
         await asyncio.wait({work})

@@ -38,13 +38,15 @@ from swe_ai_fleet.sandbox.runner import Sweep, prologue, render, session_variabl
 from swe_ai_fleet.sandbox.session import Launch, SandboxSession
 from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
 
-# More idle sessions than this are closed when their command has ended; a new one takes some milliseconds.
-_KEPT_SESSIONS = 2
+# Sessions kept idle for the next command; further ones are closed after theirs. A new one takes some milliseconds.
+_IDLE_SESSIONS = 2
+# Commands that one workspace runs at a time.
+_MAX_SESSIONS = 8
 _MARKER = "FLEET_SESSION"
 # The runner's control pipe: the launcher opened it as descriptor 4.
 _CONTROL = "/proc/self/fd/4"
 IMAGES_HINT = "container images need bubblewrap 0.11 or later: pip install 'swe-ai-fleet[images]'"
-# Before Linux 5.14 the limit on processes counts all processes of the user, in whatever namespace.
+# Before Linux 5.14 the limit on processes counts all processes of the user, whatever their namespace.
 _LIMIT_PER_NAMESPACE_SINCE = (5, 14)
 
 
@@ -63,7 +65,7 @@ class SandboxHost:
     async def find(
         cls, policy: SandboxPolicy, slots: CpuSlots | None = None, container: ImageContainer | None = None
     ) -> SandboxHost:
-        """Look at this host. Raises PreconditionFailed where it lacks the tool of the policy's level."""
+        """Look at this host. Raises PreconditionFailed if it lacks the tool of the policy's level."""
         level, groups = policy.level, ControlGroups.discover()
         if slots is not None:
             slots.on_crowd = lambda tenant, crowd: groups.weigh(tenant, crowd=crowd)
@@ -77,7 +79,7 @@ class SandboxHost:
         )
 
     def confining(self, readable: tuple[Path, ...], writable: tuple[Path, ...]) -> tuple[str, ...]:
-        """The argv before a program of ours that is to see these places alone; empty with the level `none`."""
+        """The argv prefix that confines a program of the fleet to these paths; empty with the level `none`."""
         if self.landlock is not None:
             return tuple(landlock_helper(self.landlock, readable=readable, writable=writable))
         if self.bubblewrap is not None:
@@ -86,7 +88,9 @@ class SandboxHost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Ground:
+class _Resources:
+    """What the sessions of a workspace share, made with its first command."""
+
     host: SandboxHost
     scratch: jail.Scratch
     proxy_url: str
@@ -98,10 +102,10 @@ class _Ground:
 class LocalWorkspace:
     """A directory that commands run in; implements `ports.Workspace`.
 
-    Commands see it at `/workspace` (with the levels `landlock` and `none`: where it is), beside it a home and a /tmp
-    which all commands of the workspace share and which vanish with it. Sessions start with the first command. Where
-    the fleet is root, what commands write belongs to root: keep the directory below one that nobody else may enter.
-    With `landlock` root hands the directory over to a user of the workspace's own until it is closed.
+    Commands see it at `/workspace` (with the levels `landlock` and `none`: at its own path), and a home and a /tmp that
+    all commands of the workspace share and that are removed with it. Sessions start with the first command. Where the
+    fleet is root, files that commands write belong to root: keep the directory below one that nobody else may enter.
+    With `landlock` root gives the directory to a user of the workspace's own until the workspace is closed.
     """
 
     def __init__(
@@ -133,11 +137,11 @@ class LocalWorkspace:
         self._writable = writable
         self._scratch_parent = scratch
         self._owner = owner
-        self._ground: _Ground | None = None
+        self._resources: _Resources | None = None
         self._preparing = asyncio.Lock()
         self._starting = asyncio.Lock()
         # The kernel allows a writable layer to be mounted once at a time.
-        self._room = asyncio.Semaphore(1 if environment.image is not None and level.mounts else policy.max_sessions)
+        self._room = asyncio.Semaphore(1 if environment.image is not None and level.mounts else _MAX_SESSIONS)
         self._sessions: set[SandboxSession] = set()
         self._idle: list[SandboxSession] = []
         self._closed = False
@@ -146,7 +150,7 @@ class LocalWorkspace:
 
     @property
     def mount(self) -> str:
-        """The path that commands see."""
+        """The path at which commands see the directory."""
         return jail.WORKSPACE if self._level.mounts else str(self.root)
 
     async def __aenter__(self) -> Self:
@@ -157,33 +161,33 @@ class LocalWorkspace:
 
     @property
     def refusals(self) -> tuple[ProxyRefusal, ...]:
-        """The hosts that commands asked for and the proxy did not connect to; also after the workspace was closed."""
+        """The hosts that commands asked for and the proxy did not connect to; readable after `close` too."""
         return self._proxy.refusals if self._proxy is not None else ()
 
     async def run(self, command: Command) -> CommandResult:
         """Run a command to its end. Every process it started is dead when this returns or is cancelled.
 
-        One that makes the workspace hold more than `max_disk_bytes` is killed; while it holds more, commands can only
-        make room. What they wrote on stderr says so. Raises InvalidRequest for what no process can be given,
-        PreconditionFailed where the sandbox does not start.
+        A command that makes the workspace hold more than `max_disk_bytes` is killed; while it holds more, commands can
+        only remove files. Their stderr says so. Raises InvalidRequest for arguments that no process can be given,
+        PreconditionFailed if the sandbox does not start.
         """
         before = jail.forwarding(self.environment) if self._proxy is not None and self._level.mounts else ()
         source = render(command, mount=self.mount, before=before)
-        ground = await self._prepare()
-        disk = ground.disk
+        resources = await self._prepare()
+        disk = resources.disk
         if disk.exceeded or disk.shrunk:
             await disk.measure()
-        if ground.handover.due:
-            await asyncio.to_thread(ground.handover.give)
+        if resources.handover.due:
+            await asyncio.to_thread(resources.handover.give)
         full = disk.exceeded
         if full:
             source = render(command, mount=self.mount, before=before, writing=False)
-        async with self._slot(ground.host.slots, command), self._room:
-            session = await self._take(ground)
+        async with self._slot(resources.host.slots, command), self._room:
+            session = await self._take(resources)
             guard = DiskGuard(disk, session.commands, session.end)
             with self._occupants.present(session.tree):
                 try:
-                    result = await session.run(source, command, grace_seconds=ground.host.policy.grace_seconds)
+                    result = await session.run(source, command, grace_seconds=resources.host.policy.grace_seconds)
                 except BaseException:
                     await uninterrupted(self._discard(session))
                     raise
@@ -191,66 +195,66 @@ class LocalWorkspace:
                     guard.stop()
             if full or guard.tripped:
                 result = _with_disk_note(result, command, disk, killed=guard.tripped)
-            if session.usable and len(self._idle) < _KEPT_SESSIONS and not self._closed:
+            if session.usable and len(self._idle) < _IDLE_SESSIONS and not self._closed:
                 self._idle.append(session)
             else:
                 await uninterrupted(self._discard(session))
             return result
 
     async def confining(self, *, readable: tuple[Path, ...] = (), writable: tuple[Path, ...] = ()) -> tuple[str, ...]:
-        """The argv before a program of ours that reads what commands have written, so that it sees nothing else.
+        """The argv prefix that confines a program of the fleet that reads files which commands have written.
 
-        It reads the workspace's directory and `readable`, and writes `writable`, all at their own places. Without it a
-        process of the workspace that lives could swap a directory for a link to any place while the program works. With
-        the level `none` there is nothing before it. Raises PreconditionFailed where the sandbox is not to be had.
+        The program can read the workspace's directory and `readable`, and write `writable`, at their own paths, and
+        nothing else. Unconfined, it could be led anywhere by a live process of the workspace that swaps a directory for
+        a link. The prefix is empty with the level `none`. Raises PreconditionFailed if the sandbox does not work.
         """
         return (await self._host()).confining((self.root, *readable), writable)
 
     @property
     def used(self) -> bool:
-        """Whether anybody has run in the directory: a command, or a confined program over it."""
+        """Whether a command or a confined program has ever run in the directory."""
         return self._occupants.ever
 
     @asynccontextmanager
     async def frozen(self) -> AsyncGenerator[None]:
-        """Nobody runs in the directory for as long as the context lasts, as far as that can be had.
+        """Stop the processes in the directory for as long as the context lasts, as far as possible.
 
-        See `Occupants.frozen`. Commands of this workspace begin after it: inside, none can be waited for.
+        See `Occupants.frozen`. New commands of this workspace start after the context: do not wait for one inside it.
         """
         async with self._starting, self._occupants.frozen():
             yield
 
     async def warm(self) -> None:
-        """Start a session ahead of the first command, while something else is waited for. Raises as `run` does."""
-        ground = await self._prepare()
+        """Start a session ahead of the first command. Raises like `run`."""
+        resources = await self._prepare()
         async with self._room:
-            self._idle.append(await self._take(ground))
+            self._idle.append(await self._take(resources))
 
     async def close(self) -> None:
-        """Kill what still runs and remove home and /tmp; the directory itself stays."""
+        """Kill all processes and remove home and /tmp; the directory itself stays."""
         self._closed = True
         async with self._preparing:
-            ground, self._ground = self._ground, None
+            resources, self._resources = self._resources, None
             await asyncio.gather(*(self._discard(session) for session in list(self._sessions)))
             self._idle.clear()
-            if ground is not None:
+            if resources is not None:
                 if self._proxy is not None:
                     await self._proxy.close()
-                await asyncio.to_thread(ground.scratch.remove)
-                await asyncio.to_thread(ground.handover.take_back)
-                if ground.host.landlock is not None:
-                    await asyncio.to_thread(remove_shared_memory, ground.identity, self._opened_at)
+                await asyncio.to_thread(resources.scratch.remove)
+                await asyncio.to_thread(resources.handover.take_back)
+                if resources.host.landlock is not None:
+                    await asyncio.to_thread(remove_shared_memory, resources.identity, self._opened_at)
 
-    async def _prepare(self) -> _Ground:
+    async def _prepare(self) -> _Resources:
         async with self._preparing:
             if self._closed:
                 raise PreconditionFailed("the workspace is closed")
-            if self._ground is not None:
-                return self._ground
-            # Whoever asked may be cancelled meanwhile; `close` must know of what was laid.
-            return await uninterrupted(self._lay(await self._host()))
+            if self._resources is not None:
+                return self._resources
+            # Even if the caller is cancelled: `close` has to know of everything that was made.
+            return await uninterrupted(self._acquire(await self._host()))
 
-    async def _lay(self, host: SandboxHost) -> _Ground:
+    async def _acquire(self, host: SandboxHost) -> _Resources:
         scratch = jail.Scratch(self._scratch_parent)
         identity = Identity.choose() if host.landlock is not None else Identity.own()
         shared = self._shared(scratch)
@@ -268,7 +272,7 @@ class LocalWorkspace:
             with suppress(OSError):
                 await asyncio.to_thread(handover.take_back)
             raise
-        self._ground = _Ground(
+        self._resources = _Resources(
             host=host,
             scratch=scratch,
             proxy_url=proxy_url,
@@ -276,17 +280,17 @@ class LocalWorkspace:
             identity=identity,
             handover=handover,
         )
-        return self._ground
+        return self._resources
 
-    async def _take(self, ground: _Ground) -> SandboxSession:
-        # Whoever comes while a session is being started waits for it: it may be idle at once.
+    async def _take(self, resources: _Resources) -> SandboxSession:
+        # One start at a time: the session that another caller is starting may soon be idle.
         async with self._starting:
             while self._idle:
                 session = self._idle.pop()
                 if session.usable:
                     return session
                 await uninterrupted(self._discard(session))
-            session = await SandboxSession.start(self._launch(ground))
+            session = await SandboxSession.start(self._launch(resources))
             self._sessions.add(session)
         if self._closed:
             await uninterrupted(self._discard(session))
@@ -297,24 +301,24 @@ class LocalWorkspace:
         self._sessions.discard(session)
         await session.kill()
 
-    def _launch(self, ground: _Ground) -> Launch:
-        host, policy, scratch = ground.host, ground.host.policy, ground.scratch
+    def _launch(self, resources: _Resources) -> Launch:
+        host, policy, scratch = resources.host, resources.host.policy, resources.scratch
         image = self.environment.image
         container = host.container if image is not None else None
         if image is not None and container is None and not (host.bubblewrap and host.bubblewrap.overlays):
             fault, field = "this sandbox cannot show a container image", "environment.container_image"
             raise PreconditionFailed(fault, field=field, hint=IMAGES_HINT)
         kept, marker, max_processes = False, None, None
-        variables = self._variables(ground)
+        variables = self._variables(resources)
         if host.landlock is not None:
             arguments = landlock_arguments(
                 host.landlock,
-                ground.identity,
+                resources.identity,
                 runner=scratch.runner,
                 environment=self.environment,
                 writable=self._shared(scratch),
                 policy=policy,
-                proxy=urlsplit(ground.proxy_url).port or 0,
+                proxy=urlsplit(resources.proxy_url).port or 0,
             )
             arguments += images.RUNNER if container else (str(scratch.runner),)
             # Git treats an unreadable file as a fault, unlike a missing one.
@@ -352,16 +356,16 @@ class LocalWorkspace:
     def _slot(self, slots: CpuSlots | None, command: Command) -> AbstractAsyncContextManager[None]:
         return nullcontext() if slots is None or command.light else slots.hold(self._owner)
 
-    def _variables(self, ground: _Ground) -> dict[str, str]:
+    def _variables(self, resources: _Resources) -> dict[str, str]:
         if self._level.mounts:
-            return session_variables(self.environment, os.environ, proxy=ground.proxy_url)
-        # The host's files are at their own places.
+            return session_variables(self.environment, os.environ, proxy=resources.proxy_url)
+        # The host's files are at their own paths.
         return session_variables(
             self.environment,
             os.environ,
-            home=str(ground.scratch.home),
-            tmp=str(ground.scratch.tmp),
-            proxy=ground.proxy_url,
+            home=str(resources.scratch.home),
+            tmp=str(resources.scratch.tmp),
+            proxy=resources.proxy_url,
             isolated=self._level is not IsolationLevel.NONE,
             interpreters=str(stand_ins().interpreter(own_interpreter(), linked=True)),
         )

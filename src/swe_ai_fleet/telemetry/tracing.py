@@ -21,7 +21,7 @@ from opentelemetry.sdk.trace.id_generator import IdGenerator, RandomIdGenerator
 from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, SpanKind, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from swe_ai_fleet.telemetry.process import w3c
+from swe_ai_fleet.telemetry.trace_headers import w3c
 
 Attributes = Mapping[str, str | bool | int | float | tuple[str, ...]]
 

@@ -1,6 +1,6 @@
-"""Tools: what agents can do, each operation validated, checked, audited and bounded in one way.
+"""Tools: the operations of agents. One pipeline validates, checks, audits and limits all of them.
 
-What the default registry has by itself stands here by name: `tools.calculator` is its `calculator`.
+The default registry's own tools are attributes of this package: `tools.calculator` is its `calculator`.
 """
 
 from swe_ai_fleet.tools.base_tool import BaseTool, ToolParameter
@@ -60,7 +60,7 @@ _REGISTERED = frozenset(
 
 
 def __getattr__(name: str) -> BaseTool:
-    # Whatever else is looked for, such as a module that is not loaded yet, makes no registry.
+    # Other names, such as modules that are not loaded yet, must not create the registry.
     if name not in _REGISTERED:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return ToolRegistry.get_tool(name)

@@ -1,6 +1,6 @@
-"""The audit trail of one agent run, where it goes, and an audit chain in a file.
+"""The audit trail of one agent run, and an audit chain in a file.
 
-A file has one JSON entry a line, each sealed with the hash of the one before it.
+A file has one JSON entry per line, each sealed with the hash of the entry before it.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ _CANONICAL = json.JSONEncoder(sort_keys=True, default=repr, separators=(",", ":"
 
 
 class AuditTrail:
-    """Seals one entry after the other and hands each to the run's journal, if it has one.
+    """Seals the entries of a run in order and appends each to the run's journal, if it has one.
 
     Args:
-        execution_id: The execution the run belongs to.
-        agent_id: Whose operations these are.
+        execution_id: The execution of the run.
+        agent_id: The agent that calls the operations.
         journal: Receives `ToolStarted` (durable before the side effect) and `ToolFinished`.
-        key: The HMAC key of the digests of full arguments; without one, a random key that nobody keeps.
-        seal: Makes an entry the next one of a chain that is kept elsewhere (`AuditFile.seal`) and may be others' too;
-            without it the trail is a chain of its own.
+        key: The HMAC key for digests of full arguments; without one, a random key that is not stored.
+        seal: Appends an entry to a chain that other trails may share (`AuditFile.seal`); without it the trail is a
+            chain of its own.
     """
 
     def __init__(
@@ -60,13 +60,13 @@ class AuditTrail:
 
     @property
     def head(self) -> str:
-        """The hash of the last entry; of an empty trail, sixty-four zeros."""
+        """The hash of the last entry; sixty-four zeros for an empty trail."""
         return self.entries[-1].hash if self.entries else GENESIS
 
     def open(
         self, spec: OperationSpec, *, arguments: Mapping[str, object], secret: Mapping[str, object], call_id: str
     ) -> AuditRecord:
-        """Begin the record of one call. `arguments` are masked already; of `secret` only a keyed digest is kept."""
+        """Begin the record of one call, with masked `arguments` and a keyed digest of the unmasked ones (`secret`)."""
         digest = hmac.digest(self._key, _CANONICAL.encode(secret).encode(), "sha256").hex()
         call_id = call_id or secrets.token_hex(6)
         return AuditRecord(trail=self, spec=spec, arguments=arguments, arguments_digest=digest, call_id=call_id)
@@ -79,7 +79,7 @@ class AuditTrail:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditRecord:
-    """One call being recorded: `start` before a side effect, `close` in every case."""
+    """The record of one call: `start` it before a side effect, `close` it in every case."""
 
     trail: AuditTrail
     spec: OperationSpec
@@ -114,7 +114,7 @@ class AuditRecord:
         return result
 
     def abandon(self, result: ToolResult) -> None:
-        """Record the end of a call whose result reaches nobody; that the journal takes no more does not matter then."""
+        """Record the end of a call whose result is not delivered, as far as the journal still accepts events."""
         with suppress(FleetError):
             self.close(result, whole=result.content)
 
@@ -136,20 +136,20 @@ class AuditRecord:
 
 
 class AuditFile:
-    """Appends entries to a file that several processes may write at once; all of them make one chain.
+    """Appends entries to a file that several processes may write at once; their entries form one chain.
 
     Args:
-        path: The file; made, readable by its owner alone, with the first entry.
+        path: The file. The first entry creates it, readable only by its owner.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def seal(self, entry: AuditEntry) -> AuditEntry:
-        """The entry as the file's next one, on disk when this returns.
+        """Append an entry, with its number and hash in the chain; it is on disk when this returns.
 
         Raises:
-            PreconditionFailed: The file's last entry cannot be read, so nothing can follow it.
+            PreconditionFailed: The file's last entry cannot be read, so the chain cannot continue.
             OSError: The file cannot be written.
         """
         with self._locked() as file:
@@ -161,7 +161,7 @@ class AuditFile:
         return sealed
 
     def entries(self) -> Iterable[AuditEntry]:
-        """All of them, in order. Raises PreconditionFailed naming the first line that holds none."""
+        """All entries in order. Raises PreconditionFailed naming the first line that is not an entry."""
         with self.path.open("rb") as file:
             for number, line in enumerate(file, start=1):
                 yield self._read(line, f"line {number}")
@@ -190,7 +190,7 @@ class AuditFile:
     def _read(self, line: bytes, where: str) -> AuditEntry:
         try:
             if not line.endswith(b"\n"):
-                raise ValueError("it is not whole")
+                raise ValueError("it is incomplete")
             return from_json(AuditEntry, line)
         except ValueError as error:
             raise PreconditionFailed(

@@ -1,6 +1,6 @@
-"""The shape of a tool that somebody adds: a name, declared parameters, and `execute`.
+"""The base class of added tools: a name, declared parameters, and `execute`.
 
-What it returns becomes plain text for a reader and JSON for a program.
+The value that `execute` returns becomes plain text for the model and JSON for programs.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _TOOL_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 def presented(operation: str, value: object) -> ToolResult:
     """Any value as the result of a call.
 
-    None and what is empty are named as such. A dict with a text under `error` says that the call failed.
+    The text says so if the value is None or empty. A dict with a text under `error` is a failed call.
     """
     if isinstance(value, ToolResult):
         return value
@@ -61,21 +61,21 @@ def presented(operation: str, value: object) -> ToolResult:
             outcome=Outcome.ERROR,
             metadata=fields,
         )
-    lack = lacking(plain)
-    content = f"{operation} returned {lack}." if lack else as_text(plain)
+    emptiness = empty_value(plain)
+    content = f"{operation} returned {emptiness}." if emptiness else as_text(plain)
     return ToolResult(success=True, operation=operation, content=content, metadata=fields)
 
 
 def jsonable(value: object) -> object:
-    """The value in JSON's types: models and dataclasses as objects, sets and tuples as arrays, the rest as text."""
+    """The value in JSON's types: models and dataclasses as objects, sets and tuples as arrays, others as text."""
     try:
         return _finite(to_jsonable_python(value, by_alias=True, bytes_mode="base64", serialize_unknown=True))
     except ValueError:
         return repr(value)
 
 
-def lacking(value: object) -> str:
-    """What a tool returned instead of something, in words; empty where it did return something, as 0 and False are."""
+def empty_value(value: object) -> str:
+    """The kind of an empty value (None, blank text, empty collection) in words; "" for all others, 0 and False too."""
     if value is None:
         return "nothing (None)"
     if isinstance(value, str | bytes) and not value.strip():
@@ -86,12 +86,12 @@ def lacking(value: object) -> str:
 
 
 def as_text(value: object) -> str:
-    """A JSON value as lines of `key: value` and `- item`; strings stand as they are, nothing is escaped."""
+    """A JSON value as lines of `key: value` and `- item`; strings are not escaped."""
     return "\n".join(_lines(value, 0))
 
 
 def _finite(value: object) -> object:
-    """The value with text for the numbers that JSON does not have."""
+    """The value with infinities and NaN as text, since JSON has none."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if is_object(value):
@@ -133,8 +133,8 @@ class ToolParameter:
     """One declared parameter of a tool.
 
     `type` is a JSON name (`string`, `integer`, `number`, `boolean`, `array`, `object`) or Python's (`"int"`, `int`).
-    `default` is only told to the model; `execute` has its own. `choices` are the only values allowed, where there are
-    any. `items` is the type of an array's items. Raises InvalidRequest for any other type and for a name that is none.
+    `default` is only shown to the model; `execute` has its own. If there are `choices`, no other value is allowed.
+    `items` is the type of an array's items. Raises InvalidRequest for any other type and for an invalid name.
     """
 
     name: str
@@ -167,7 +167,7 @@ class ToolParameter:
         return schema
 
     def annotation(self) -> Any:
-        """What pydantic checks its values by."""
+        """The type by which pydantic checks values."""
         if self.choices:
             kind: Any = Literal[self.choices]  # pyrefly: ignore[invalid-literal]
         else:
@@ -176,7 +176,7 @@ class ToolParameter:
 
 
 def declared(schema: Mapping[str, object]) -> tuple[ToolParameter, ...]:
-    """The parameters of a schema as a reader of `parameters` expects them; the schema says more."""
+    """The parameters of a schema, simplified to name, type, description and whether they are required."""
     required = strings(schema.get("required"))
     tool_parameters: list[ToolParameter] = []
     for name, value in mapping(schema, "properties").items():
@@ -190,23 +190,23 @@ def declared(schema: Mapping[str, object]) -> tuple[ToolParameter, ...]:
 class BaseTool(ABC):
     """A tool of your own: set `name`, `description` and `parameters`, write `execute`, and register it.
 
-    The traits are what policy and scheduling go by. Their defaults assume the worst that is usual (it changes things
-    and speaks to the network), so say where yours does less.
+    Policy and scheduling depend on the traits. The defaults are cautious (the tool changes things and uses the
+    network), so set them where your tool does less.
 
     Attributes:
-        name: What a model calls it by; letters, digits, `_` and `-`.
-        description: What a model reads about it.
-        parameters: What `execute` takes, by keyword.
+        name: The name by which a model calls it; letters, digits, `_` and `-`.
+        description: Its description for the model.
+        parameters: The keyword arguments of `execute`.
         read_only: Whether it changes nothing, here or elsewhere.
         risk: How much harm a wrong call can do.
-        network: Whether it speaks to the network.
-        executes: Whether it runs commands in a sandbox, which keep a time limit of their own: it has none on top.
-        locks: Resources that two calls at a time must not share, unless both only read.
-        roles: Who gets it.
-        time_limit_seconds: When a call is given up.
-        late_note: What else to say about a call that was given up.
-        cache_seconds: For how long what it gives may be given again, to other runs of the tenant too, if it only reads.
-        cache_scope: What that depends on beside the arguments, such as the server it asks.
+        network: Whether it uses the network.
+        executes: Whether it runs commands in a sandbox. They have their own time limits, so the tool has none.
+        locks: Resources that two concurrent calls must not share, unless both only read.
+        roles: The roles that get the tool.
+        time_limit_seconds: When a call is cancelled.
+        late_note: A note for the model about a call that was cancelled for its time limit.
+        cache_seconds: For how long a result may be reused, also by other runs of the tenant, if the tool only reads.
+        cache_scope: What results depend on besides the arguments, such as the server that is queried.
     """
 
     name: str = ""
@@ -225,9 +225,10 @@ class BaseTool(ABC):
 
     @abstractmethod
     async def execute(self, *args: Any, **kwargs: Any) -> object:
-        """Carry out one call, with checked arguments by keyword; its value is the tool's.
+        """Run one call with checked keyword arguments and return its value.
 
-        Raise ToolFailure to say what would work, or return a dict with a text under `error`.
+        To report a failure, raise ToolFailure with a text that says what would work, or return a dict with a text under
+        `error`.
         """
         ...
 
@@ -240,9 +241,9 @@ class BaseTool(ABC):
         }
 
     def checked(self, arguments: Mapping[str, object], spec: OperationSpec) -> dict[str, object]:
-        """The arguments as `execute` takes them. Raises ToolFailure naming each problem and the signature.
+        """The arguments for `execute`. Raises ToolFailure naming each problem and the signature.
 
-        A null for an optional parameter means that it was left out.
+        A null for an optional parameter counts as omitted.
         """
         optional = {parameter.name for parameter in self.parameters if not parameter.required}
         present = {name: value for name, value in arguments.items() if value is not None or name not in optional}
@@ -250,11 +251,11 @@ class BaseTool(ABC):
         return {name: value for name, value in checked.items() if name in present}
 
     def present(self, value: object) -> ToolResult:
-        """What an agent is told of a value: plain text to read, the whole of it as metadata."""
+        """A value as a result for the agent: plain text for the model, the complete value as metadata."""
         return presented(self.name, value)
 
     def verify(self) -> None:
-        """Check the declaration. Raises InvalidRequest naming what is wrong with it."""
+        """Check the declaration. Raises InvalidRequest naming the first problem."""
         if not _TOOL_NAME.fullmatch(self.name):
             raise InvalidRequest(
                 f"{self.name[:80]!r} is not a tool name: letters, digits, '_' and '-', at most 64, a letter first",
@@ -269,7 +270,7 @@ class BaseTool(ABC):
         if foreign:
             raise InvalidRequest(
                 f"the parameters of {self.name} must be ToolParameter(name, type, description, required); "
-                f"{foreign[0]!r:.80} is none",
+                f"{foreign[0]!r:.80} is not one",
                 field="parameters",
             )
         names = [parameter.name for parameter in self.parameters]
@@ -306,7 +307,7 @@ class BaseTool(ABC):
 
 
 class LocalTool(BaseTool):
-    """A tool that changes nothing and speaks to nobody outside of this process."""
+    """A tool that changes nothing and uses nothing outside this process."""
 
     read_only = True
     risk = Risk.LOW

@@ -1,27 +1,24 @@
-"""The definition of an operation, as the pipeline carries it out whichever toolkit it is of, and its failures."""
+"""The definition of an operation for the pipeline, the same for all toolkits, and the failures of operations."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Mapping
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import ClassVar, Protocol
 
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.tool import OperationSpec, Outcome, ToolResult
 
-if TYPE_CHECKING:
-    from swe_ai_fleet.tools.operation import Toolkit
-
 
 class ToolFailure(FleetError):
-    """An operation could not do what it was asked; the message is for the model and says what would work."""
+    """An operation failed; the message is for the model and says what would work."""
 
     outcome: ClassVar[Outcome] = Outcome.ERROR
 
 
 class ToolRefusal(ToolFailure):
-    """An operation must not do what it was asked (a path outside, a host not granted); audited as refused."""
+    """A call asks for something forbidden (a path outside, a host not granted); audited as refused."""
 
     outcome = Outcome.REFUSED
 
@@ -34,7 +31,7 @@ class ToolTimeout(ToolFailure):
 
 @asynccontextmanager
 async def time_limit(seconds: float) -> AsyncGenerator[asyncio.Timeout]:
-    """Break off what stands within after so many seconds, without an exception: `expired()` says so afterwards."""
+    """Cancel the body after so many seconds without raising: afterwards `expired()` says whether that happened."""
     scope = asyncio.timeout(seconds)
     try:
         async with scope:
@@ -44,16 +41,31 @@ async def time_limit(seconds: float) -> AsyncGenerator[asyncio.Timeout]:
             raise
 
 
+class CalledToolkit(Protocol):
+    """The toolkit of a call, as the pipeline and its cache see it; `operation.Toolkit` is one."""
+
+    lasting: bool
+    """Whether what a call began may go on changing the workspace after the call's end."""
+
+    def recorded(self, arguments: Mapping[str, object]) -> Mapping[str, object]:
+        """The unchecked arguments as the audit may show them."""
+        ...
+
+    def shared_scope(self, spec: OperationSpec) -> str | None:
+        """The scope within which a tenant's runs share results of a cacheable operation; None: they share none."""
+        ...
+
+
 class Definition(Protocol):
-    """An operation apart from any workspace: what a model sees of it, and how one call is checked and carried out."""
+    """An operation without a workspace: its specification for models, and how a call is checked and run."""
 
     @property
     def spec(self) -> OperationSpec: ...
 
     def validate(self, arguments: Mapping[str, object]) -> dict[str, object]:
-        """The arguments as `run` takes them. Raises ToolFailure naming each problem and the signature."""
+        """The arguments for `run`. Raises ToolFailure naming each problem and the signature."""
         ...
 
-    def run(self, toolkit: Toolkit, arguments: Mapping[str, object]) -> Awaitable[ToolResult]:
-        """Carry out one call with validated arguments."""
+    def run(self, toolkit: CalledToolkit, arguments: Mapping[str, object]) -> Awaitable[ToolResult]:
+        """Run one call with validated arguments."""
         ...

@@ -1,7 +1,4 @@
-"""Plain functions as tools: the schema is made from the signature, the descriptions from the docstring.
-
-A docstring gives its first line, the whole of it, and what it tells of each parameter.
-"""
+"""Plain functions as tools: the schema is made from the signature, the descriptions from the docstring."""
 
 from __future__ import annotations
 
@@ -33,13 +30,13 @@ _NUMPY_ENTRY = re.compile(r"(\w+(?:\s*,\s*\w+)*)\s*(?::.*)?")
 _REST = re.compile(r":(?:param|parameter|arg|argument)\s+(?:[^:]*\s)?\*{0,2}(\w+)\s*:\s*(.*)")
 _MAX_CHARS = 20_000
 MAX_ABANDONED = 4
-"""Calls of one function whose time is up and which still run; with more than that it is not called again."""
+"""With this many calls of a function still running after their time limit, the function is not called again."""
 _LATE = "it runs in a thread, which nobody can stop: it may still be at work"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Docstring:
-    """The first line of a docstring, the whole, and its parameters' descriptions by name.
+    """The first line of a docstring, its whole text, and the descriptions of parameters by name.
 
     Parameters are found in Google's `Args:`, NumPy's underlined `Parameters` and reStructuredText's `:param name:`.
     """
@@ -50,7 +47,7 @@ class Docstring:
 
     @classmethod
     def parse(cls, text: str) -> Docstring:
-        """Read a docstring whose common indentation is already gone (`inspect.getdoc`)."""
+        """Parse a docstring whose common indentation is already removed (`inspect.getdoc`)."""
         lines = text[:_MAX_CHARS].splitlines()
         sections: dict[str, list[str]] = {}
         for number, line in enumerate(lines):
@@ -113,17 +110,17 @@ def _underlines(line: str) -> bool:
 
 
 class FunctionTool(BaseTool):
-    """A function as a tool. A sync one runs in a thread of its own, an async one on the event loop.
+    """A function as a tool. A sync function runs in a new thread, an async one on the event loop.
 
     Args:
         function: Any function or method whose parameters can be given by name.
-        name: Without one, the function's own.
-        description: Without one, the docstring's.
-        one_line_doc: Whether a model reads only the first line of the docstring, or the whole.
-        read_only, risk, network, locks, roles, time_limit_seconds: As on BaseTool.
+        name: The tool's name; by default the function's.
+        description: The tool's description; by default the docstring's.
+        one_line_doc: Whether the default description is the docstring's first line only, or all of it.
+        read_only, risk, network, locks, roles, time_limit_seconds: See BaseTool.
 
     Raises:
-        InvalidRequest: No schema can be made of the function.
+        InvalidRequest: No schema can be made from the function's signature.
     """
 
     def __init__(
@@ -207,10 +204,10 @@ class FunctionTool(BaseTool):
         return model
 
     def verify(self) -> None:
-        """Nothing more to check: the schema was made from the function."""
+        """Nothing to check: the schema was made from the function."""
 
     async def _in_thread(self, call: Callable[[], object]) -> object:
-        # Not asyncio.to_thread: its few workers would be used up by calls that never end, and joined at exit.
+        # Not asyncio.to_thread: calls that never end would use up its few workers, which are also joined at exit.
         loop = asyncio.get_running_loop()
         done: asyncio.Future[object] = loop.create_future()
         context = contextvars.copy_context()
@@ -223,7 +220,7 @@ class FunctionTool(BaseTool):
                 value, fault = None, error
             except BaseException as error:  # noqa: BLE001 (sys.exit in a tool is its failure, not ours)
                 value, fault = None, ToolFailure(f"{self.name} raised {type(error).__name__}")
-            with suppress(RuntimeError):  # the loop may have ended before
+            with suppress(RuntimeError):  # the loop may be closed by now
                 loop.call_soon_threadsafe(finish, value, fault)
 
         def finish(value: object, fault: Exception | None) -> None:
@@ -247,7 +244,7 @@ class FunctionTool(BaseTool):
 
 
 def as_tool(candidate: object) -> BaseTool:
-    """A tool out of what can be registered, its declaration checked. Raises InvalidRequest."""
+    """A tool made from anything that can be registered, its declaration checked. Raises InvalidRequest."""
     if isinstance(candidate, type) and issubclass(candidate, BaseTool):
         candidate = _instance(candidate)
     elif inspect.isroutine(candidate):

@@ -1,4 +1,4 @@
-"""HTTP to servers outside, at checked addresses only."""
+"""HTTP requests to servers outside, at checked addresses only."""
 
 from __future__ import annotations
 
@@ -85,11 +85,11 @@ class HttpTool(Toolkit):
     """Requests to servers that the policy allows. It needs no workspace: `HttpTool()` is enough.
 
     Args:
-        workspace: Taken as every toolkit takes one; not used.
-        policy: Which servers may be spoken to; without one, any that is public.
-        resolver: Turns names into addresses; without one, the system's.
-        network: Opens connections to checked addresses; without one, the real network.
-        tls: How servers prove who they are; without one, by the usual public authorities.
+        workspace: Not used; every toolkit has this parameter.
+        policy: The servers that may be reached; by default all public ones.
+        resolver: Resolves names; by default the system's.
+        network: Opens connections to checked addresses; by default the real network.
+        tls: Verifies servers; by default against the usual public authorities.
         max_body_bytes: Bytes of a body that are read, after decompression; the rest is cut off.
     """
 
@@ -190,7 +190,7 @@ class HttpTool(Toolkit):
                 received = await read_body(response, self._max_body_bytes) if last.method != "HEAD" else Received()
                 await response.aclose()
             result = _result(name, last, response, received, redirects, time.monotonic() - started_at)
-            # What a credential unlocks is for whoever holds it.
+            # A response to a request with credentials must not be shared.
             secret = any(map(_CREDENTIAL.search, first.headers))
             fresh = 0.0 if secret else fresh_seconds(first.headers, response.status_code, response.headers)
             return replace(result, metadata={**result.metadata, FRESH_SECONDS: fresh})
@@ -221,9 +221,9 @@ def _request(method: str, url: httpx2.URL, headers: Mapping[str, str], body: obj
 async def exchange(
     transport: GuardedTransport, request: httpx2.Request, *, most: int = MAX_REDIRECTS
 ) -> tuple[httpx2.Response, httpx2.Request, int]:
-    """The answer in the end, the request that it answers, and how many redirects led there.
+    """Send a request and follow redirects: the final response, its request, and the number of redirects.
 
-    Raises ToolRefusal where one leads out of what is allowed, ToolFailure for one more than `most`.
+    Raises ToolRefusal where a redirect leads to a host that is not allowed, ToolFailure after `most` redirects.
     """
     for redirects in range(most + 1):
         response = await transport.handle_async_request(request)
@@ -304,7 +304,7 @@ def _shown_headers(response: httpx2.Response) -> dict[str, str]:
 
 
 def _without_user_info(address: str) -> str:
-    """What stands before the first slashes and between those and the next, without what is before an `@` in it."""
+    """A URL up to its query, without user info before the first slashes or in the authority after them."""
     slashes = _SLASHES.search(address)
     if slashes is None:
         return _anonymous(address)
@@ -316,18 +316,18 @@ def _without_user_info(address: str) -> str:
 
 
 def _anonymous(text: str) -> str:
-    """`scheme:user@host` without the user."""
+    """`scheme:user@host` with the user masked."""
     colon, at = text.find(":"), text.rfind("@")
     return f"{text[: colon + 1]}{MASK}{text[at:]}" if 0 <= colon < at else text
 
 
 def without_credentials(arguments: Mapping[str, object]) -> Mapping[str, object]:
-    """The arguments of any call without what may be credentials in its URL, and without values that are named so."""
+    """The arguments of any call with possible credentials masked: in its URL, and values whose names say so."""
     return {name: _redact_url(value) if name == "url" else _redact(value) for name, value in arguments.items()}
 
 
 def _redact_url(value: object) -> object:
-    """A URL, however broken, without user info, fragment and the values of parameters that name a secret."""
+    """A URL, valid or not, with user info, fragment and the values of parameters that name a secret masked."""
     if not isinstance(value, str):
         return value
     address, hash_mark, _ = value.partition("#")
@@ -343,7 +343,7 @@ def _redact_pair(pair: str) -> str:
 
 
 def _redact(value: object) -> object:
-    """A JSON value without the values whose names say that they are secret."""
+    """A JSON value with the values masked whose names say that they are secret."""
     if is_mapping(value):
         parts = value.items()
         return {name: MASK if _CREDENTIAL.search(str(name)) else _redact(part) for name, part in parts}

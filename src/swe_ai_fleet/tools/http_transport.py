@@ -1,4 +1,4 @@
-"""The way out to HTTP servers: allowed hosts only, and only at addresses that were checked."""
+"""The transport to HTTP servers: to allowed hosts only, and only at checked addresses."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import httpcore2
 import httpx2
 
 from swe_ai_fleet.domain.command import DEFAULT_PORTS, NetworkGrant, address_of
-from swe_ai_fleet.sandbox.network import PrivateHostError, Resolver, UnknownHostError, judged
+from swe_ai_fleet.sandbox.network import PrivateHostError, Resolver, UnknownHostError, lookup
 from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
 
 CONNECT_SECONDS = 10.0
@@ -36,11 +36,10 @@ _BLANKS = re.compile(r"[\x00-\x20\x7f\\]")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpPolicy:
-    """Which servers the HTTP tool may speak to.
+    """The servers that the HTTP tool may reach.
 
-    `allowed_hosts` are globs over host names. Hosts in `private_hosts`, named exactly, are allowed too and may have
-    private addresses; every address of any other host must be public. `ports` holds for all of them, except where one
-    says `:port` itself.
+    `allowed_hosts` are globs of host names. `private_hosts` (exact names) are allowed too and may have private
+    addresses; every address of any other host must be public. `ports` applies to all entries that have no `:port`.
     """
 
     allowed_hosts: tuple[str, ...] = ("*",)
@@ -52,7 +51,7 @@ class HttpPolicy:
         return cls(allowed_hosts=grant.hosts, private_hosts=grant.private_hosts, ports=DEFAULT_PORTS)
 
     def check(self, url: httpx2.URL) -> None:
-        """Whether a URL may be asked for at all, before any name is resolved. Raises ToolRefusal."""
+        """Check a URL before its host is resolved. Raises ToolRefusal."""
         if url.scheme not in _DEFAULT_PORTS:
             raise ToolRefusal(f"the scheme {url.scheme!r} is not allowed; use http or https")
         if url.userinfo:
@@ -76,18 +75,18 @@ class HttpPolicy:
 
 @cache
 def public_authorities() -> ssl.SSLContext:
-    """Trust in the usual public authorities, one for all of the process: to read their certificates takes a while."""
+    """The TLS context of the usual public authorities; one per process, because reading certificates takes a while."""
     return httpx2.create_ssl_context(trust_env=False)
 
 
 class GuardedTransport(httpx2.AsyncBaseTransport):
-    """Sends requests under a policy, each connection to the very address that was checked.
+    """Sends requests under a policy; each connection goes to the address that was checked.
 
     Args:
-        policy: Asked about every request, whoever makes it.
-        resolver: Turns names into addresses; without one, the system's.
-        network: Opens connections to addresses; without one, the real network.
-        tls: How servers prove who they are; without one, by the usual public authorities.
+        policy: Checks every request, redirects included.
+        resolver: Resolves names; by default the system's.
+        network: Opens connections to addresses; by default the real network.
+        tls: Verifies servers; by default against the usual public authorities.
     """
 
     def __init__(
@@ -109,7 +108,7 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
         )
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """The answer, its body still to be read. Raises ToolFailure, ToolRefusal."""
+        """The response, with its body not read yet. Raises ToolFailure, ToolRefusal."""
         self._policy.check(request.url)
         url = httpcore2.URL(
             scheme=request.url.raw_scheme,
@@ -137,7 +136,7 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
 
 
 class _CheckedNetwork(httpcore2.AsyncNetworkBackend):
-    """Resolves, checks and connects in one place, so no second look-up can give another answer."""
+    """Resolves, checks and connects in one step, so a second look-up cannot give another answer."""
 
     def __init__(self, policy: HttpPolicy, resolver: Resolver | None, network: httpcore2.AsyncNetworkBackend) -> None:
         self._policy = policy
@@ -170,7 +169,7 @@ class _CheckedNetwork(httpcore2.AsyncNetworkBackend):
 
     async def _addresses(self, host: str, port: int) -> Sequence[str]:
         try:
-            return await judged(host, port, private=self._policy.is_private(host, port), resolver=self._resolver)
+            return await lookup(host, port, private=self._policy.is_private(host, port), resolver=self._resolver)
         except UnknownHostError as error:
             raise ToolFailure(str(error)) from None
         except PrivateHostError as error:
@@ -193,7 +192,7 @@ class _Body(httpx2.AsyncByteStream):
 
 @contextmanager
 def _explained(url: httpx2.URL) -> Generator[None, None, None]:
-    """Says in the model's words what went wrong between us and a server."""
+    """Raise ToolFailure, with an explanation for the model, for faults of a connection."""
     server = f"{url.host}:{port_of(url)}"
     try:
         yield
@@ -214,10 +213,10 @@ def _reason(error: Exception) -> str:
 
 
 def parse_url(text: str) -> httpx2.URL:
-    """A URL in its one spelling: lower-case host without a trailing dot, no fragment. Raises ToolRefusal.
+    """A URL in canonical form: lower-case host without a trailing dot, no fragment. Raises ToolRefusal.
 
-    Spellings that other programs may read in another way (numbers that are no dotted quad, escapes in the host,
-    backslashes, blanks, look-alike letters) are refused rather than interpreted.
+    Spellings that programs may read differently (numbers other than dotted quads, escapes in the host, backslashes,
+    blanks, look-alike letters) are refused rather than interpreted.
     """
     if len(text) > MAX_URL_CHARS:
         raise ToolRefusal(f"the URL has {len(text)} characters; at most {MAX_URL_CHARS} are allowed")
@@ -246,7 +245,7 @@ def parse_url(text: str) -> httpx2.URL:
 
 
 def redirect_target(base: httpx2.URL, location: str) -> httpx2.URL:
-    """Where a Location header points, read as strictly as any URL. Raises ToolRefusal."""
+    """The target of a Location header, parsed as strictly as any URL. Raises ToolRefusal."""
     location = location.strip()
     if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", location):
         return parse_url(location)
@@ -261,7 +260,7 @@ def redirect_target(base: httpx2.URL, location: str) -> httpx2.URL:
 
 
 def port_of(url: httpx2.URL) -> int:
-    """The port a URL means, said or not."""
+    """The port of a URL, or its scheme's default."""
     return url.port or _DEFAULT_PORTS.get(url.scheme, 0)
 
 
@@ -290,14 +289,14 @@ def _ip_v6(literal: str) -> str:
 
 
 def _entry(text: str) -> tuple[str, int | None]:
-    """A host of a policy and the port it names, if it names one."""
+    """The host of a policy's entry, and its port if it has one."""
     match = _PORT.fullmatch(text)
     name, port = (match["name"], int(match["port"])) if match else (text, None)
     return name.strip("[]"), port
 
 
 def _canonical(host: str) -> str:
-    """The spelling by which hosts are compared."""
+    """The canonical spelling, for comparisons."""
     name = host.lower().removesuffix(".")
     return str(address_of(name) or name)
 
@@ -310,9 +309,9 @@ _CHARSETS = re.compile(
     r"ascii|utf-(8|16|32)(-le|-be|-sig)?|iso8859-\d+|cp125\d|koi8-[ru]|shift_jis|euc_(jp|kr)|gb(k|2312|18030)|big5"
 )
 MAX_SECONDS = 300.0
-"""No answer stays fresh for longer."""
-SAID_NOTHING_SECONDS = 30.0
-"""Where the server does not say: long enough for agents that look at one page at a time, short for what changes."""
+"""The longest lifetime of a response in the cache."""
+DEFAULT_FRESH_SECONDS = 30.0
+"""The lifetime where the server states none: long enough for agents that read the same page, short for live data."""
 _MAX_AGE = re.compile(r"(?:^|[\s,])max-age\s?=\s?\"?(\d{1,9})")
 _FORBIDDING = ("no-store", "no-cache", "private")
 _OK = 200
@@ -320,7 +319,7 @@ _OK = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Received:
-    """A body as far as it was read; `encoding` is the one that could not be undone."""
+    """The part of a body that was read; `encoding` is a content encoding that could not be decoded."""
 
     data: bytes = b""
     cut: bool = False
@@ -328,7 +327,7 @@ class Received:
 
 
 async def read_body(response: httpx2.Response, limit: int) -> Received:
-    """At most `limit` bytes of the body, counted on the wire and decompressed alike. Raises ToolFailure."""
+    """At most `limit` bytes of the body, both compressed and decompressed. Raises ToolFailure."""
     encoding = response.headers.get("content-encoding", "").strip().lower()
     packed = encoding in ("gzip", "x-gzip", "deflate")
     unpacker = zlib.decompressobj(zlib.MAX_WBITS | 32)
@@ -364,7 +363,7 @@ def as_text(kind: str, data: bytes) -> str | None:
 
 
 def _charset(name: str) -> str:
-    # Python has codecs that are no character sets, some of them slow on hostile input.
+    # Not all of Python's codecs are character sets, and some are slow on hostile input.
     try:
         charset = codecs.lookup(name).name
     except LookupError:
@@ -373,17 +372,17 @@ def _charset(name: str) -> str:
 
 
 def fresh_seconds(request: Mapping[str, str], status: int, answer: Mapping[str, str]) -> float:
-    """Seconds by the headers of the request and of the answer (RFC 9111, the plain part of it), at most 300.
+    """A response's lifetime in seconds by its and the request's headers (the simple part of RFC 9111), at most 300.
 
-    What a cookie or a credential went with is not for others; the caller looks at the request's credentials.
+    Responses that set cookies are not shared; the caller checks the request for credentials.
     """
     directives = f"{answer.get('cache-control', '')},{answer.get('pragma', '')}".lower()
-    wishes = f"{request.get('cache-control', '')},{request.get('pragma', '')}".lower()
+    requested = f"{request.get('cache-control', '')},{request.get('pragma', '')}".lower()
     if status != _OK or "set-cookie" in answer or answer.get("vary", "").strip() == "*":
         return 0.0
-    if any(word in wishes or word in directives for word in _FORBIDDING):
+    if any(word in requested or word in directives for word in _FORBIDDING):
         return 0.0
     if match := _MAX_AGE.search(directives):
         age = answer.get("age", "0").strip()
         return max(0.0, min(MAX_SECONDS, int(match[1]) - (int(age) if age.isdecimal() and len(age) < 10 else 0)))
-    return 0.0 if "expires" in answer else SAID_NOTHING_SECONDS
+    return 0.0 if "expires" in answer else DEFAULT_FRESH_SECONDS

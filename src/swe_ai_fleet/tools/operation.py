@@ -1,4 +1,4 @@
-"""Operations: a tool's method with one decorator and one schema made from its signature, or with a JSON schema given.
+"""Operations: methods of a toolkit, whose schemas are made from their signatures, and calls with a given JSON schema.
 
 A server or the author of a plug-in gives such a schema.
 """
@@ -28,22 +28,22 @@ from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.domain.tool import OperationSpec, Risk, ToolResult
 from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.sandbox import open_workspace
-from swe_ai_fleet.tools.definition import Definition, ToolFailure
+from swe_ai_fleet.tools.definition import CalledToolkit, Definition, ToolFailure
 from swe_ai_fleet.tools.pipeline import Pipeline
 
 P = ParamSpec("P")
 Kit = TypeVar("Kit", bound="Toolkit")
 _MARK = "__operation__"
-# A stranger's regular expression can run for ever; whoever wrote the schema checks its patterns again anyway.
+# An untrusted regular expression can run for ever, and the server that sent the schema checks its patterns anyway.
 _WITHOUT_PATTERNS = {"pattern": None, "patternProperties": None, "format": None}
 _MAX_PROBLEMS = 5
 
 
 @dataclass(frozen=True, kw_only=True)
 class TypedOperation:
-    """A definition made from an async function: its annotations are the schema, its docstring is the description.
+    """A definition made from an async function: the schema from its annotations, the description from its docstring.
 
-    The function's first parameter is the toolkit. `bare` operations are named without their toolkit.
+    The function's first parameter is the toolkit. The names of `bare` operations do not include their toolkit's.
     """
 
     function: Callable[..., Awaitable[ToolResult]]
@@ -53,19 +53,15 @@ class TypedOperation:
 
     @cached_property
     def arguments(self) -> type[BaseModel]:
-        """The pydantic model of the arguments; unknown ones are refused."""
+        """The pydantic model of the arguments; it refuses unknown ones."""
         return arguments_model(self._name, self.function, skip=1)
 
     @property
     def _name(self) -> str:
         return self.function.__name__ if self.bare else f"{self.tool}_{self.function.__name__}"
 
-    @property
-    def spec(self) -> OperationSpec:
-        return self._spec
-
     @cached_property
-    def _spec(self) -> OperationSpec:
+    def spec(self) -> OperationSpec:
         return OperationSpec(
             name=self._name,
             tool=self.tool,
@@ -78,7 +74,7 @@ class TypedOperation:
     def validate(self, arguments: Mapping[str, object]) -> dict[str, object]:
         return checked_arguments(self.arguments, self.spec, arguments)
 
-    def run(self, toolkit: Toolkit, arguments: Mapping[str, object]) -> Awaitable[ToolResult]:
+    def run(self, toolkit: CalledToolkit, arguments: Mapping[str, object]) -> Awaitable[ToolResult]:
         return self.function(toolkit, **arguments)
 
 
@@ -110,7 +106,7 @@ def checked_arguments(
 
 
 def signature(spec: OperationSpec) -> str:
-    """The operation as one would write it, for an error message: `files_mkdir(path: string)`."""
+    """The operation's signature for an error message: `files_mkdir(path: string)`."""
     properties = mapping(spec.parameters.get("properties"))
     parts: list[str] = []
     for name, schema in properties.items():
@@ -122,8 +118,7 @@ def signature(spec: OperationSpec) -> str:
 class BareDirectory:
     """A directory on this host as a workspace; each command opens a sandbox over it and closes it again.
 
-    For many commands open the workspace yourself (`sandbox.open_workspace`): a sandbox that is up saves some
-    milliseconds a command.
+    For many commands open the workspace yourself (`sandbox.open_workspace`): that saves some milliseconds per command.
     """
 
     mount = "/workspace"
@@ -139,11 +134,11 @@ class BareDirectory:
 
 
 class OperationCall(Coroutine[Any, Any, ToolResult]):
-    """An operation that was called and is carried out once it is awaited; taken for its result, it says so."""
+    """A call that runs once it is awaited; used like its result, it raises an error that says to await it."""
 
     def __init__(self, name: str, coroutine: Coroutine[Any, Any, ToolResult]) -> None:
         self._name, self._coroutine = name, coroutine
-        coroutine.__qualname__ = name  # pyrefly: ignore[missing-attribute]  # what Python warns of where nobody awaits it
+        coroutine.__qualname__ = name  # pyrefly: ignore[missing-attribute]  # named in Python's warning where it is never awaited
 
     def __await__(self) -> Generator[Any, Any, ToolResult]:
         return self._coroutine.__await__()
@@ -167,20 +162,20 @@ class OperationCall(Coroutine[Any, Any, ToolResult]):
 class Toolkit:
     """A named group of operations over one workspace; `FileTool`, `GitTool` and the others are its subclasses.
 
-    Calling an operation as a method goes the whole way of every call (validation, policy, audit, limits, masking).
+    A call of an operation as a method goes through the pipeline (validation, policy, audit, limits, masking) too.
 
     Args:
-        workspace: An open workspace, or the path of a directory, in which each command has a sandbox of its own.
-        pipeline: The way every call goes; without one, its own.
+        workspace: An open workspace, or the path of a directory, in which each command gets its own sandbox.
+        pipeline: The pipeline of every call; by default a new one.
     """
 
     name: ClassVar[str]
     bare: ClassVar[bool] = False
-    """Whether a model calls the operations by their own name alone, without the toolkit's in front."""
+    """Whether the operations' names for a model do not begin with the toolkit's name."""
     lasting: bool = False
-    """Whether what a call began may go on changing the workspace after the call's end."""
+    """Whether a call may leave processes that still change the workspace after it has ended."""
     definitions: Mapping[str, Definition]
-    """By operation. A class has those of its methods; a toolkit that learns of its own later sets them itself."""
+    """Definitions by operation: those of the class's methods, or those that an instance has set."""
 
     def __init_subclass__(cls) -> None:
         definitions: dict[str, Definition] = {}
@@ -199,13 +194,13 @@ class Toolkit:
         return await self.pipeline.call(self.definitions[operation], self, arguments, call_id=call_id)
 
     def recorded(self, arguments: Mapping[str, object]) -> Mapping[str, object]:
-        """The unchecked arguments as the audit may show them; tools whose arguments carry credentials mask those."""
+        """The unchecked arguments as the audit may record them: a toolkit masks the credentials in its arguments."""
         return arguments
 
     def shared_scope(self, spec: OperationSpec) -> str | None:
-        """What the results of a cacheable operation depend on beside arguments: what is allowed, which server it is.
+        """What the results of a cacheable operation depend on besides arguments, such as the policy or the server.
 
-        Runs of a tenant share results within one scope; None: with nobody.
+        Runs of a tenant share results of the same scope; None: they share none.
         """
         return None
 
@@ -224,11 +219,11 @@ def operation(
 ) -> Callable[
     [Callable[Concatenate[Kit, P], Awaitable[ToolResult]]], Callable[Concatenate[Kit, P], Awaitable[ToolResult]]
 ]:
-    """Make an async method of a Toolkit an operation. Its docstring and annotations are what the model reads.
+    """Make an async method of a Toolkit an operation. The model reads its docstring and annotations.
 
-    `executes` says that it runs commands of the repository; those keep their own time limit, counted from the moment a
-    CPU slot is granted, so the operation has none on top. `cache_seconds` says for how long what a read-only operation
-    brought from outside may be given again.
+    `executes` says that it runs commands of the repository; they have their own time limit, counted from the moment a
+    CPU slot is granted, so the operation has none. `cache_seconds` says for how long a read-only operation's result
+    from outside may be reused.
     """
 
     def decorate(
@@ -270,7 +265,7 @@ def _problem(detail: Any) -> str:
 
 
 def _kind(schema: Any) -> str:
-    # Strangers' schemas may be a mere true or false.
+    # A given schema may be just true or false.
     fields: Mapping[str, Any] = mapping(schema)
     if "anyOf" in fields:
         return " | ".join(_kind(choice) for choice in fields["anyOf"])
@@ -278,7 +273,7 @@ def _kind(schema: Any) -> str:
 
 
 def _without_titles(schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema without pydantic's `title` noise, which costs prompt tokens and says nothing."""
+    """The schema without pydantic's `title` entries, which cost prompt tokens and carry no information."""
     cleaned: dict[str, Any] = {}
     for key, value in schema.items():
         if key == "title" and isinstance(value, str):
@@ -295,12 +290,12 @@ class SchemaOperation:
 
     Args:
         spec: Its `parameters` must be a JSON schema (draft 2020-12) of type object. References are resolved within
-            the schema only; patterns and formats are not checked. Where it does not say `additionalProperties`,
-            unknown arguments are refused.
-        call: Carries out one call with checked arguments.
+            the schema only; patterns and formats are not checked. Unknown arguments are refused unless the schema has
+            `additionalProperties`.
+        call: Runs one call with checked arguments.
 
     Raises:
-        InvalidRequest: The parameters are no such schema.
+        InvalidRequest: The parameters are not such a schema.
     """
 
     def __init__(self, spec: OperationSpec, call: Callable[[dict[str, object]], Awaitable[ToolResult]]) -> None:
@@ -326,12 +321,12 @@ class SchemaOperation:
             raise ToolFailure(f"{'; '.join(problems)}. Signature: {signature(self.spec)}")
         return dict(arguments)
 
-    def run(self, toolkit: Toolkit, arguments: Mapping[str, object]) -> Awaitable[ToolResult]:
+    def run(self, toolkit: CalledToolkit, arguments: Mapping[str, object]) -> Awaitable[ToolResult]:
         return self._call(dict(arguments))
 
     @cached_property
     def _validator(self) -> Any:
-        # An empty registry: the default one would fetch what a reference names from the network.
+        # An empty registry: the default one would fetch references from the network.
         registry: Registry[Any] = Registry()
         kind = cast("Any", validators).extend(Draft202012Validator, _WITHOUT_PATTERNS)
         return kind(dict(self.spec.parameters), registry=registry)

@@ -1,4 +1,4 @@
-"""The way every operation goes: validate, policy, audit, run, mask and truncate, audit."""
+"""The pipeline of every operation: validate, policy, audit, run, mask and truncate, audit."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import structlog
 
@@ -18,24 +18,21 @@ from swe_ai_fleet.domain.text import well_formed
 from swe_ai_fleet.domain.tool import OperationSpec, Outcome, PolicyDecision, ToolResult
 from swe_ai_fleet.ports import SecretMask
 from swe_ai_fleet.tools.audit import AuditTrail
-from swe_ai_fleet.tools.definition import Definition, ToolFailure, ToolRefusal
+from swe_ai_fleet.tools.definition import CalledToolkit, Definition, ToolFailure, ToolRefusal
 from swe_ai_fleet.tools.policy import Policy
 from swe_ai_fleet.tools.result_cache import ResultCache
 from swe_ai_fleet.tools.secrets import Secrets
 from swe_ai_fleet.tools.truncation import beginning, bounded, truncate
 
-if TYPE_CHECKING:
-    from swe_ai_fleet.tools.operation import Toolkit
-
 MAX_ERROR_CHARS = 4_000
 MAX_NAME_CHARS = 200
-"""Of an argument's name and of a call's id, which models write, so much is recorded."""
+"""Recorded characters of an argument's name and of a call's id, both of which models write."""
 
 WHOLE = "whole_output"
-"""The metadata of a result whose whole output an agent can read: where."""
+"""The key, in a result's metadata, of the path at which an agent can read the whole output."""
 
 SHOWN = "shown_output"
-"""The metadata of a result of which less is shown than its content, which is kept like that of one that is cut."""
+"""The key, in a result's metadata, of the text to show in place of the content, which is stored as if it were cut."""
 
 _log = structlog.get_logger(__name__)
 
@@ -44,7 +41,7 @@ _log = structlog.get_logger(__name__)
 class ToolLimits:
     """Limits of one run's tools: seconds of one command, characters of one observation, bytes of one file.
 
-    Of an observation that is too long, head and tail are kept; with `beginning_only`, its beginning.
+    An observation that is too long is cut to its head and tail; with `beginning_only`, to its beginning.
     """
 
     command_timeout_seconds: float = 300.0
@@ -54,14 +51,14 @@ class ToolLimits:
 
 
 class Pipeline:
-    """Carries out operations for one agent run; toolkits that share it share policy, audit trail and limits.
+    """Runs operations for one agent run; toolkits that share it share policy, audit trail and limits.
 
     Args:
-        trail: Where each call is recorded. Without one, an audit trail in memory.
-        policy: What may be called. Without one, everything a DEV may.
+        trail: The audit trail of each call; by default one in memory.
+        policy: Which calls are allowed; by default all those of the role DEV.
         mask: Replaces secrets in arguments and output before anything is stored or shown.
-        store: Keeps whole outputs whose observation was cut; None keeps nothing.
-        cache: What identical read-only calls are answered from; None answers none.
+        store: Stores the whole output where the observation is cut; None stores nothing.
+        cache: Answers identical read-only calls; None: every call is run.
     """
 
     def __init__(
@@ -82,22 +79,19 @@ class Pipeline:
         self._cache = cache or ResultCache(max_bytes=0)
 
     def under(self, policy: Policy, *, trail: AuditTrail | None = None) -> Pipeline:
-        """The same pipeline under another policy: a sub-agent's calls go into the audit of its run.
-
-        With a `trail` its calls are recorded there.
-        """
-        twin = copy(self)
-        twin.policy, twin.trail = policy, trail or self.trail
-        return twin
+        """The same pipeline with another policy, and with another audit `trail` if one is given."""
+        pipeline = copy(self)
+        pipeline.policy, pipeline.trail = policy, trail or self.trail
+        return pipeline
 
     async def call(
-        self, definition: Definition, toolkit: Toolkit, arguments: Mapping[str, object], *, call_id: str = ""
+        self, definition: Definition, toolkit: CalledToolkit, arguments: Mapping[str, object], *, call_id: str = ""
     ) -> ToolResult:
-        """One call from its raw arguments to its audited result. Only a cancellation or a bug raises."""
+        """Run one call with unchecked arguments; its audited result. Only a cancellation or a bug raises."""
         spec, started_at = definition.spec, time.monotonic()
         call_id = self._mask(call_id)[:MAX_NAME_CHARS]
         try:
-            # Models write halves of surrogate pairs, which no log, file or message can hold.
+            # Models write lone surrogates, which no log, file or message can hold.
             arguments = mapping(with_texts(arguments, well_formed))
         except ValueError:
             record = self.trail.open(spec, arguments={}, secret={}, call_id=call_id)
@@ -109,7 +103,7 @@ class Pipeline:
             checked = definition.validate(arguments)
         except FleetError as error:
             problem = truncate(self._mask(error.message), MAX_ERROR_CHARS)
-            if isinstance(error, ToolRefusal):  # an argument asks for what the tool never does
+            if isinstance(error, ToolRefusal):  # an argument asks for something that the tool never does
                 return record.close(_failed(spec, Outcome.REFUSED, problem), PolicyDecision.REFUSED, problem)
             return record.close(_failed(spec, Outcome.INVALID, problem), reason=problem)
         if refusal := self.policy.refusal(spec, checked):
@@ -125,7 +119,7 @@ class Pipeline:
             lookup.keep(result)
             artifact = await self._stored(result, limit := self._limit(spec))
         except asyncio.CancelledError:
-            # What had ended before the run was cancelled has happened, and stands in the audit as such.
+            # A call that ended before the cancellation is recorded with its result.
             cancelled = _failed(spec, Outcome.CANCELLED, "the run was cancelled")
             record.abandon(result or replace(cancelled, duration=time.monotonic() - started_at))
             raise
@@ -135,11 +129,11 @@ class Pipeline:
             raise
         final = self._cut(result, artifact, limit)
         if final.outcome is Outcome.REFUSED:
-            # A tool's own rule said no, rather than the run's policy.
+            # A rule of the tool refused the call, not the run's policy.
             return record.close(final, PolicyDecision.REFUSED, final.error, result.content)
         return record.close(final, reason="answered from the cache" if final.cached else "", whole=result.content)
 
-    async def _run(self, definition: Definition, toolkit: Toolkit, arguments: Mapping[str, object]) -> ToolResult:
+    async def _run(self, definition: Definition, toolkit: CalledToolkit, arguments: Mapping[str, object]) -> ToolResult:
         spec = definition.spec
         limit = None if spec.executes else spec.time_limit_seconds
         scope = asyncio.timeout(limit)
@@ -152,23 +146,23 @@ class Pipeline:
             outcome = error.outcome if isinstance(error, ToolFailure) else Outcome.ERROR
             return _failed(spec, outcome, str(error) or type(error).__name__)
         if result.success != (result.outcome is Outcome.SUCCESS):
-            # The audit goes by the outcome, the model by success: where a tool says two things, the worse one counts.
+            # The audit uses the outcome, the model success: where a tool contradicts itself, the worse one counts.
             outcome = Outcome.ERROR if result.outcome is Outcome.SUCCESS else result.outcome
             return replace(result, success=False, outcome=outcome)
         return result
 
     def _limit(self, spec: OperationSpec) -> int:
-        """The characters that are shown of a result."""
+        """The limit of a result's observation, in characters."""
         return min(self.limits.observation_chars, spec.observation_chars or self.limits.observation_chars)
 
     async def _stored(self, result: ToolResult, limit: int) -> str:
-        """The digest under which the whole masked output is kept where the observation will not hold it."""
+        """Store the masked output where the observation will not hold all of it; the digest of the stored output."""
         if self._store is None or (len(result.content) <= limit and SHOWN not in result.metadata):
             return result.artifact
         try:
             return (await self._store(result.content.encode("utf-8", "replace"))).digest
         except FleetError as error:
-            # The operation has happened all the same; that its output could not be kept is for the operator.
+            # The operation has still happened; only the operator needs to know that its output was not stored.
             _log.warning("tool.output_not_stored", operation=result.operation, reason=self._mask(error.message))
             return result.artifact
 
@@ -202,7 +196,7 @@ class Pipeline:
         )
 
     def _mask(self, text: str) -> str:
-        # In this order: halves of a pair of surrogates become the character that a secret may hold.
+        # In this order: a pair of surrogates becomes a character that may be part of a secret.
         return self._secrets(well_formed(text))
 
     def _recorded(self, arguments: Mapping[str, object]) -> dict[str, object]:
@@ -222,7 +216,7 @@ class Pipeline:
         return self._mask(str(value))
 
     def _mask_names(self, mapping: Mapping[Any, object], *, limit: int = 0) -> Iterator[tuple[str, object]]:
-        """The entries under masked names, each under one of its own."""
+        """The entries under masked names, numbered where masking makes two the same."""
         used: set[str] = set()
         for key, value in mapping.items():
             name = masked = self._mask(str(key))[: limit or None]

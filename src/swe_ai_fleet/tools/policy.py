@@ -16,7 +16,7 @@ PATH_ARGUMENTS = frozenset({"path", "paths", "destination", "source", "directory
 """Arguments of these names are paths of the workspace in every operation."""
 
 MOUNT = "/workspace/"
-"""Where commands see the workspace: models write such paths, and file tools take them as relative ones."""
+"""Where commands see the workspace. Models write such paths; file tools treat them as relative to the workspace."""
 SHELL = "shell_run_command"
 
 
@@ -24,8 +24,8 @@ SHELL = "shell_run_command"
 class Policy:
     """The rules of one run.
 
-    `allowed` and `denied` hold operation names or tool names (`files`, `shell_run_command`), denied wins; empty
-    `allowed` means all. `allowed_paths` are globs: operations that write are refused outside them.
+    `allowed` and `denied` hold operation names or tool names (`files`, `shell_run_command`); `denied` wins, and an
+    empty `allowed` means all. `allowed_paths` are globs: operations that write are refused outside them.
     """
 
     role: Role = Role.DEV
@@ -35,11 +35,11 @@ class Policy:
     allowed_paths: tuple[str, ...] = ()
 
     def offers(self, spec: OperationSpec) -> bool:
-        """Whether the operation is to be shown to the model at all."""
+        """Whether the operation is shown to the model at all."""
         return not self._refusal(spec)
 
     def refusal(self, spec: OperationSpec, arguments: Mapping[str, object]) -> str:
-        """Why a call is refused, for the model and for the audit; empty where it is allowed."""
+        """The reason why a call is refused, for the model and the audit; empty if it is allowed."""
         return self._refusal(spec) or self._path_refusal(spec, arguments)
 
     def _refusal(self, spec: OperationSpec) -> str:
@@ -74,15 +74,15 @@ def _paths(value: object) -> tuple[str, ...]:
 
 
 def path_allowed(path: str, globs: tuple[str, ...]) -> bool:
-    """Whether a path relative to the repository is matched by one of the globs; a directory covers what it holds."""
+    """Whether a glob matches a path (relative to the repository) or a directory above it."""
     normal = posixpath.normpath(path.removeprefix(MOUNT))  # `src/../x` is not in src
     return any(fnmatchcase(normal, glob) or normal.startswith(glob.rstrip("/*") + "/") for glob in globs)
 
 
 def risks(spec: OperationSpec, arguments: Mapping[str, object]) -> tuple[str, ...]:
-    """Why one call is risky, by what its operation declares, a shell command by what it says; none: it is harmless.
+    """The reasons why a call is risky: the operation's declared traits, or the text of a shell command; () if harmless.
 
-    What is not known is risky.
+    Unknown commands are risky.
     """
     if spec.name == SHELL:
         command = arguments.get("command")

@@ -1,4 +1,4 @@
-"""Tools that are registered by name: classes, functions, plug-ins. `swe_ai_fleet.tools` names what others use."""
+"""The registry of tools by name, and plug-ins; the public names are in `swe_ai_fleet.tools`."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, NotFound
 from swe_ai_fleet.domain.json_values import mapping
 from swe_ai_fleet.domain.tool import OperationSpec, Outcome, ToolResult
 from swe_ai_fleet.ports import Workspace
-from swe_ai_fleet.tools.base_tool import BaseTool, LocalTool, ToolParameter, jsonable, lacking
-from swe_ai_fleet.tools.definition import ToolFailure, ToolTimeout
+from swe_ai_fleet.tools.base_tool import BaseTool, LocalTool, ToolParameter, empty_value, jsonable
+from swe_ai_fleet.tools.definition import CalledToolkit, ToolFailure, ToolTimeout
 from swe_ai_fleet.tools.function_tool import as_tool
 from swe_ai_fleet.tools.http import without_credentials
 from swe_ai_fleet.tools.operation import Toolkit
 from swe_ai_fleet.tools.pipeline import Pipeline
 
 MAX_METADATA_CHARS = 64 * 1024
-"""What the events of an agent carry of a value, as JSON; the model reads the text of the rest anyway."""
+"""The size, as JSON, of a value's fields in an agent's events; the model reads the text of all fields anyway."""
 FINAL_ANSWER = "final_answer"
 _MAX_MESSAGE_CHARS = 1_000
 _MAX_NAMED = 20
 _OTHERWISE = "Call another tool, or this one with other arguments."
-_PERHAPS_DONE = "It may have had its effect: look with another tool before you call it again, or use other arguments."
-# The tool's own limit is kept here, where it can be explained; the pipeline's stands behind it.
+_MAYBE_DONE = "It may have had its effect: look with another tool before you call it again, or use other arguments."
+# A tool's own time limit is enforced here, with an explanation; the pipeline's comes later, as a fallback.
 _SPARE_SECONDS = 5.0
 
 
@@ -41,10 +41,10 @@ class RegisteredOperation:
     """A registered tool as a definition; implements `Definition`.
 
     Args:
-        tool: What is called.
-        keep: Is given each value as the tool returned it. The metadata then hold the whole of it, under `value`.
-        time_limit_seconds: When a call is given up; None: the tool's own limit.
-        needs_value: Whether a call that gives None or something empty has failed.
+        tool: The tool to call.
+        keep: Called with each value that the tool returns. The metadata then hold the complete value, under `value`.
+        time_limit_seconds: When a call is cancelled; None: the tool's own limit.
+        needs_value: Whether a call that returns None or something empty has failed.
     """
 
     def __init__(
@@ -78,8 +78,8 @@ class RegisteredOperation:
     def validate(self, arguments: Mapping[str, object]) -> dict[str, object]:
         return self.tool.checked(arguments, self.spec)
 
-    async def run(self, toolkit: Toolkit, arguments: Mapping[str, object]) -> ToolResult:
-        """Execute the tool. Whatever it raises becomes a ToolFailure that says so."""
+    async def run(self, toolkit: CalledToolkit, arguments: Mapping[str, object]) -> ToolResult:
+        """Execute the tool. Raises ToolFailure for any exception of the tool."""
         tool = self.tool
         scope = asyncio.timeout(None if tool.executes else self._seconds)
         try:
@@ -90,7 +90,7 @@ class RegisteredOperation:
         except asyncio.CancelledError:
             if (task := asyncio.current_task()) is None or task.cancelling():
                 raise
-            # Nobody cancelled this call: what the tool itself cancelled must not end the run.
+            # This call was not cancelled: a cancellation inside the tool must not end the run.
             raise ToolFailure(f"{tool.name} failed: it was cancelled from within") from None
         except (Exception, SystemExit) as error:  # (the edge to foreign code: a plug-in must not end an agent)
             if isinstance(error, TimeoutError) and scope.expired():
@@ -98,8 +98,8 @@ class RegisteredOperation:
                 raise ToolTimeout(f"{tool.name} did not finish within {self._seconds:g} seconds{note}") from None
             text = f"{type(error).__name__}: {str(error)[:_MAX_MESSAGE_CHARS]}".removesuffix(": ")
             raise ToolFailure(f"{tool.name} failed: {text}") from error
-        if self._needs_value and (lack := lacking(value)):
-            raise ToolFailure(f"{tool.name} returned {lack}. {_OTHERWISE if tool.read_only else _PERHAPS_DONE}")
+        if self._needs_value and (emptiness := empty_value(value)):
+            raise ToolFailure(f"{tool.name} returned {emptiness}. {_OTHERWISE if tool.read_only else _MAYBE_DONE}")
         result = replace(tool.present(value), operation=tool.name)
         if self._keep is None:
             return _bounded(result)
@@ -108,13 +108,13 @@ class RegisteredOperation:
 
 
 class RegisteredTools(Toolkit):
-    """Registered tools as the operations of an agent, each under its bare name.
+    """Registered tools as the operations of an agent, each under its own name.
 
-    `final_answer` is left out: an agent's own loop has it.
+    `final_answer` is omitted, since the agent's loop has it.
 
     Args:
-        tools: What it offers; the names must differ.
-        workspace: Where the agent works, for tools that ask; not used otherwise.
+        tools: The tools, with distinct names.
+        workspace: The agent's workspace, for tools that need it.
     """
 
     name: ClassVar[str] = "registered"
@@ -136,12 +136,12 @@ class RegisteredTools(Toolkit):
         return f"{kind.__module__}.{kind.__qualname__} {definition.tool.cache_scope}"
 
     def recorded(self, arguments: Mapping[str, object]) -> Mapping[str, object]:
-        # URLs carry credentials whatever tool they are given to.
+        # URLs may hold credentials, whatever the tool.
         return without_credentials(arguments)
 
 
 def _bounded(result: ToolResult) -> ToolResult:
-    """The result with as many of its fields as the events of an agent carry, the smallest first."""
+    """The result with as many metadata fields as an agent's events may hold, the smallest first."""
     sizes = {name: len(json.dumps(value, default=str)) for name, value in result.metadata.items()}
     room, keys = MAX_METADATA_CHARS, set[str]()
     for name in sorted(sizes, key=lambda each: sizes[each]):
@@ -165,7 +165,7 @@ _UNKNOWN = OperationSpec(name="unknown", tool="unknown", operation="unknown", de
 
 
 class _OnDefault(Generic[P, R]):
-    """A method that, called on the class, works on the default registry."""
+    """A method that uses the default registry when it is called on the class."""
 
     def __init__(self, function: Callable[Concatenate[ToolRegistry, P], R]) -> None:
         self._function = function
@@ -177,7 +177,7 @@ class _OnDefault(Generic[P, R]):
 
 
 class _Tools:
-    """The tools of a registry by name; of the class, those of the default registry."""
+    """The tools of a registry by name; on the class, those of the default registry."""
 
     def __get__(self, instance: ToolRegistry | None, owner: type[ToolRegistry]) -> dict[str, BaseTool]:
         registry = owner.default() if instance is None else instance
@@ -185,16 +185,16 @@ class _Tools:
 
 
 class ToolRegistry:
-    """Tools by name. Each method works on an instance and, called on the class, on the default registry.
+    """Tools by name. Methods called on an instance use that registry; called on the class, the default registry.
 
-    The default registry is made at first use, by the settings of the environment and over the directory that was the
-    working directory then: the built-in tools, `request_tools`, `search_memory`, `research` and `call_planner`,
-    `call_verifier`, `call_executor`, `call_generator`. Registering a tool of the same name replaces one of these.
+    The default registry is made at first use, from the environment's settings and for the working directory at that
+    time. It has the built-in tools, `request_tools`, `search_memory`, `research` and `call_planner`, `call_verifier`,
+    `call_executor`, `call_generator`. Registering a tool of the same name replaces one of these.
 
     Args:
-        tools: Registered at once.
-        pipeline: The way every execution goes (policy, audit, masking); without one, its own.
-        standard: Tools that stand behind the registered ones: registering the same name replaces them.
+        tools: Tools to register at once.
+        pipeline: The pipeline of every execution (policy, audit, masking); by default a new one.
+        standard: Default tools: a registered tool of the same name replaces one.
     """
 
     _default: ClassVar[ToolRegistry | None] = None
@@ -206,37 +206,36 @@ class ToolRegistry:
         self.pipeline = pipeline or Pipeline()
         self.standard = {tool.name: tool for tool in standard}
         self.registered: dict[str, BaseTool] = {}
-        self._face = RegisteredTools((), pipeline=self.pipeline)
+        self._toolkit = RegisteredTools((), pipeline=self.pipeline)
         self.register_tools(*tools)
 
     @classmethod
     def default(cls) -> ToolRegistry:
-        """The registry that methods called on the class work on."""
+        """The registry that methods use when they are called on the class."""
         if ToolRegistry._default is None:
-            # What settings say is known further out only.
+            # Imported late: the default tools need settings, which are in an outer layer.
             default_tools = import_module("swe_ai_fleet.runtime.default_tools").default_tools()
             ToolRegistry._default = ToolRegistry().over(default_tools)
         return ToolRegistry._default
 
     def over(self, standard: Iterable[BaseTool]) -> ToolRegistry:
-        """What is registered here, with other tools behind it, and `request_tools` to tell of all of them."""
+        """A registry with the tools registered here, other `standard` tools, and `request_tools` for all of them."""
         registry = ToolRegistry(self.registered.values(), pipeline=self.pipeline, standard=standard)
-        asking = RequestTools(registry)
-        registry.standard[asking.name] = asking
+        registry.standard[RequestTools.name] = RequestTools(registry)
         return registry
 
     @_OnDefault
     def register_tool(self, tool: T) -> T:
-        """Register a tool and give it back, so that it can stand as a decorator above a class or a function.
+        """Register a tool and return it, so that this works as a decorator of a class or a function.
 
-        Raises InvalidRequest where the name is taken or the declaration is wrong. The same tool again is no fault.
+        Raises InvalidRequest if the name is taken or the declaration is wrong. Registering a tool twice is allowed.
         """
         self.register_tools(cast("Registrable", tool))
         return tool
 
     @_OnDefault
     def register_tools(self, *tools: Registrable) -> None:
-        """Register several, all or none. Raises InvalidRequest as `register_tool` does."""
+        """Register several tools, all or none. Raises InvalidRequest like `register_tool`."""
         added: dict[str, BaseTool] = {}
         for candidate in tools:
             tool = as_tool(candidate)
@@ -250,7 +249,7 @@ class ToolRegistry:
 
     @_OnDefault
     def get_tool(self, name: str) -> BaseTool:
-        """The tool of that name. Raises NotFound naming those there are."""
+        """The tool of that name. Raises NotFound naming the registered ones."""
         tool = self._tools.get(name)
         if tool is None:
             raise NotFound(self._no_tool(name), field="name")
@@ -262,7 +261,7 @@ class ToolRegistry:
 
     @_OnDefault
     def get_tool_definitions(self, names: Sequence[str] | None = None) -> list[dict[str, object]]:
-        """What a model is told of the named tools (None: of all), as OpenAI's function objects. Raises NotFound."""
+        """The definitions of the named tools (None: all) as OpenAI function objects. Raises NotFound."""
         tools = self._tools.values() if names is None else [self.get_tool(name) for name in names]
         functions = [
             {"name": tool.name, "description": tool.description, "parameters": tool.schema()} for tool in tools
@@ -271,11 +270,11 @@ class ToolRegistry:
 
     @_OnDefault
     async def execute_tool(self, name: str, /, **arguments: object) -> Any:
-        """Execute a tool, by way of the pipeline; its own value, or in JSON's types where a secret had to be masked.
+        """Execute a tool through the pipeline; its value, in JSON's types if a secret had to be masked.
 
-        It does not raise for what a model can get wrong: a failed call gives a dict whose `error` begins with
-        `Error:` and says what would work, be it an unknown tool, wrong arguments, a refusal, a time-out or an
-        exception of the tool's. Such a dict holds what the tool returned besides.
+        A failed call returns a dict whose `error` begins with `Error:` and says what would work: for an unknown tool,
+        wrong arguments, a refusal, a timeout or an exception of the tool. Other fields that the tool returned with an
+        error are in that dict too.
         """
         tool = self._tools.get(name)
         if tool is None:
@@ -284,7 +283,7 @@ class ToolRegistry:
             return {"error": record.close(unknown).observation()}
         values: list[object] = []
         operation = RegisteredOperation(tool, keep=values.append)
-        result = await self.pipeline.call(operation, self._face, arguments)
+        result = await self.pipeline.call(operation, self._toolkit, arguments)
         if not values:
             return {"error": result.observation()}
         (value,) = values
@@ -300,9 +299,9 @@ class ToolRegistry:
 
 
 class RequestTools(LocalTool):
-    """`request_tools(names) -> {tools}`: what the named tools of a registry are, as a model is told of them.
+    """`request_tools(names) -> {tools}`: the definitions of the named tools of a registry.
 
-    Among the tools of an agent it stands for all of its registry: they can be called, and are shown once asked for.
+    An agent with this tool can call all tools of the registry; the model sees their definitions once it requests them.
     """
 
     name = "request_tools"
@@ -324,7 +323,7 @@ _LISTS = ("list", "tuple", "Sequence", "Iterable", "Collection")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plugin:
-    """An entry point: the tools of it that are registered now, or the reason why it brought nothing."""
+    """An entry point: the tools that were registered, or the reason why none were."""
 
     name: str
     distribution: str
@@ -334,18 +333,18 @@ class Plugin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PluginReport:
-    """What became of each entry point."""
+    """The entry points that were loaded, and those that failed."""
 
     loaded: tuple[Plugin, ...] = ()
     broken: tuple[Plugin, ...] = ()
 
 
 def load_plugins(registry: ToolRegistry, *, only: Collection[str] | None = None) -> PluginReport:
-    """Register the tools of the installed plug-ins; each brings all of its tools or none.
+    """Register the tools of the installed plug-ins, all or none of each plug-in's.
 
     An entry point is a BaseTool class or instance, a function, a list of these, or a function without parameters that
-    returns such a list (say so in its annotation, or leave the annotation out). This imports the plug-ins, which runs
-    their code in this process: name those you trust in `only` (entry points' names; None: all that are installed).
+    returns such a list (as its annotation says, or without an annotation). Plug-ins are imported, which runs their code
+    in this process: name those you trust in `only` (names of entry points; None: all installed ones).
     """
     loaded: list[Plugin] = []
     broken: list[Plugin] = []
@@ -355,7 +354,7 @@ def load_plugins(registry: ToolRegistry, *, only: Collection[str] | None = None)
         distribution = entry.dist.name if entry.dist is not None else ""
         try:
             names = _register(registry, entry)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 (the edge to foreign code: others go on)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 (the edge to foreign code: other plug-ins still load)
             reason = str(error) if isinstance(error, FleetError) else f"{type(error).__name__}: {error}"
             broken.append(Plugin(name=entry.name, distribution=distribution, reason=reason[:_MAX_REASON_CHARS]))
         else:
@@ -376,7 +375,7 @@ def _register(registry: ToolRegistry, entry: EntryPoint) -> tuple[str, ...]:
     candidates = cast("Iterable[object]", loaded) if isinstance(loaded, list | tuple) else [loaded]
     tools: list[BaseTool] = [as_tool(each) for each in candidates]
     names = [tool.name for tool in tools]
-    # A plug-in may add to the tools there are, never stand in for one of them.
+    # A plug-in may add tools, but never replace one.
     duplicates = sorted({name for name in names if name in registry.get_all_tools() or names.count(name) > 1})
     if duplicates:
         raise InvalidRequest(f"there is a tool {', '.join(duplicates)} already", field="name")

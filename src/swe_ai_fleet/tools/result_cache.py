@@ -1,4 +1,4 @@
-"""Answers to identical read-only calls: of one run for as long as nothing was written, of one tenant for a while."""
+"""Cached results of identical read-only calls: within a run until a write, within a tenant for a limited time."""
 
 from __future__ import annotations
 
@@ -10,39 +10,37 @@ from collections import OrderedDict
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from swe_ai_fleet.domain.tool import OperationSpec, Outcome, ToolResult
-
-if TYPE_CHECKING:
-    from swe_ai_fleet.tools.operation import Toolkit
+from swe_ai_fleet.tools.definition import CalledToolkit
 
 RUN_BYTES = 8 * 1024 * 1024
 SHARED_BYTES = 32 * 1024 * 1024
 FRESH_SECONDS = "cache_seconds"
-"""Of a result's metadata: for how long this one is good, where that is less than its operation declares."""
-_STILL = frozenset({"workspace"})
+"""The key, in a result's metadata, of its lifetime in seconds where that is below the operation's `cache_seconds`."""
+# Resources that change only by a run's own writes.
+_WORKSPACE_ONLY = frozenset({"workspace"})
 _LARGEST_SHARE = 8
 _ENTRY_BYTES = 512
-_KNOWN_QUESTIONS = 10_000
+_MAX_ASKED = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
     result: ToolResult
     stored_at: float
-    good_until: float
+    expires_at: float
     bytes: int
 
 
 class SharedResults:
-    """Results that may be given again for a while, to any run of the same tenant; the least recently used go first.
+    """Masked results that any run of the same tenant may reuse for a while; evicts the least recently used.
 
-    Used within one event loop. What is kept was masked before.
+    Used within one event loop.
 
     Args:
-        max_bytes: Of all results together; one that takes more than an eighth is not kept.
-        clock: Seconds that only grow.
+        max_bytes: The size of all results together; a result larger than an eighth of it is not stored.
+        clock: A monotonic clock, in seconds.
     """
 
     def __init__(self, *, max_bytes: int = SHARED_BYTES, clock: Callable[[], float] = time.monotonic) -> None:
@@ -55,18 +53,18 @@ class SharedResults:
         return len(self._entries)
 
     def get(self, key: bytes) -> tuple[ToolResult, float] | None:
-        """A result that is still good, and when it was stored."""
+        """A result that has not expired, and when it was stored."""
         entry = self._entries.get(key)
         if entry is None:
             return None
-        if self.clock() >= entry.good_until:
+        if self.clock() >= entry.expires_at:
             self._drop(key)
             return None
         self._entries.move_to_end(key)
         return entry.result, entry.stored_at
 
     def put(self, key: bytes, result: ToolResult, *, seconds: float) -> None:
-        """Keep a result for so long, in place of an earlier one; 0 seconds only forget that."""
+        """Store a result for so long, replacing an earlier one; with 0 seconds only remove the earlier one."""
         self._drop(key)
         size = _weight(result)
         if seconds <= 0 or size * _LARGEST_SHARE > self._max_bytes:
@@ -88,34 +86,34 @@ class SharedResults:
 
 
 class Lookup:
-    """One call on its way past the cache: what is known of it, and what is to be known from now on."""
+    """The cache's part in one call: a cached `result`, or `keep` for the result of a call that was run."""
 
     def __init__(self, keep: Callable[[ToolResult], None] | None = None, result: ToolResult | None = None) -> None:
         self.result = result
         self._keep = keep
 
     def keep(self, result: ToolResult) -> None:
-        """Learn from the masked result of a call that was carried out."""
+        """Take note of the masked result of a call that was run."""
         if self._keep is not None and self.result is None:
             self._keep(result)
 
 
 class ResultCache:
-    """What the identical read-only calls of one run, sub-agents included, are answered from.
+    """Answers identical read-only calls of one run, sub-agents included.
 
-    A result is good until something is written: the workspace's revision moves, or a writing call begins. Nothing is
-    kept or answered while one is under way. Once a call may have left something behind that goes on writing (a
-    container, a server of the run's own, a call that was given up), nothing is kept any more. What comes from outside
-    (`network`) is not kept that way but for the `cache_seconds` that its operation declares, also for other runs of
-    the tenant, and says how old it is; a write to the outside, and asking again after any write, makes the call anew.
+    A result is valid until something is written: the workspace's revision changes, or a writing call begins. While a
+    writing call runs, nothing is stored or answered. Once a call may have left something that keeps writing (a
+    container, a server, a call that was cancelled), nothing is stored any more. Results from outside (`network`) are
+    instead stored for the `cache_seconds` of their operation, also for other runs of the tenant, and state their age;
+    after a write to the outside, or if the run asks again after any write, the call is made anew.
 
-    Only successes are kept, and nothing of an operation that locks something of its own, such as the user it asks.
+    Only successes are stored, and none of an operation that locks something other than the workspace, such as the user.
 
     Args:
-        tenant: Whose results these are.
-        shared: Where results for other runs are kept; None: they stay in this run.
-        max_bytes: Of what is kept for this run alone; 0: nothing is kept at all.
-        outside: Whether results from outside are also kept until something is written, however long that takes.
+        tenant: The tenant of the run.
+        shared: The store for results that other runs may reuse; None: they stay in this run.
+        max_bytes: The size of the results of this run alone; 0 disables the cache.
+        outside: Whether results from outside are also valid until something is written, however long that takes.
     """
 
     def __init__(
@@ -142,9 +140,9 @@ class ResultCache:
 
     @contextmanager
     def call(
-        self, spec: OperationSpec, toolkit: Toolkit, arguments: Mapping[str, object], *, revision: int
+        self, spec: OperationSpec, toolkit: CalledToolkit, arguments: Mapping[str, object], *, revision: int
     ) -> Generator[Lookup]:
-        """Around the effect of one call with checked arguments; `revision` is the workspace's."""
+        """The context in which a call with checked arguments runs; `revision` is the workspace's."""
         if not self._enabled:
             yield Lookup()
         elif spec.read_only and not spec.executes:
@@ -164,7 +162,9 @@ class ResultCache:
                 if spec.network:
                     self._written_outside_at = self._lasting.clock()
 
-    def _lookup(self, spec: OperationSpec, toolkit: Toolkit, arguments: Mapping[str, object], revision: int) -> Lookup:
+    def _lookup(
+        self, spec: OperationSpec, toolkit: CalledToolkit, arguments: Mapping[str, object], revision: int
+    ) -> Lookup:
         state = (revision, self._writes)
         if state != self._state:
             self._state = state
@@ -173,8 +173,8 @@ class ResultCache:
         scope = toolkit.shared_scope(spec) if lasts else None
         store = self._lasting if scope is None else self._shared
         key = _key(self._tenant, scope or "", spec.name, arguments)
-        known_to_last = self._outside if spec.network else spec.locks <= _STILL
-        is_valid = known_to_last and not self._writing and not self._unsettled
+        changes_by_writes_only = self._outside if spec.network else spec.locks <= _WORKSPACE_ONLY
+        is_valid = changes_by_writes_only and not self._writing and not self._unsettled
         if not (is_valid or lasts):
             return Lookup()
         if is_valid and (hit := self._own.get(key)) is not None:
@@ -182,7 +182,7 @@ class ResultCache:
         if lasts and self._asked.get(key, state) == state and (hit := store.get(key)) is not None:
             result, stored_at = hit
             if stored_at > self._written_outside_at:
-                self._ask(key, state)
+                self._remember(key, state)
                 return Lookup(result=_aged(result, store.clock() - stored_at))
 
         def keep(result: ToolResult) -> None:
@@ -192,19 +192,19 @@ class ResultCache:
             if is_valid and unwritten:
                 self._own.put(key, result, seconds=float("inf"))
             if lasts and unwritten:
-                self._ask(key, state)
+                self._remember(key, state)
                 store.put(key, result, seconds=_seconds(spec, result))
 
         return Lookup(keep)
 
-    def _ask(self, key: bytes, state: tuple[int, int]) -> None:
-        """Remember that the run has this answer: wanting it again after a write is wanting a new one."""
+    def _remember(self, key: bytes, state: tuple[int, int]) -> None:
+        """Remember that the run has this answer: if it asks again after a write, it wants a new one."""
         self._asked[key] = state
         self._asked.move_to_end(key)
-        if len(self._asked) > _KNOWN_QUESTIONS:
+        if len(self._asked) > _MAX_ASKED:
             self._asked.popitem(last=False)
 
-    def _settle(self, toolkit: Toolkit, result: ToolResult, *, settled: bool) -> None:
+    def _settle(self, toolkit: CalledToolkit, result: ToolResult, *, settled: bool) -> None:
         given_up = result.outcome in (Outcome.TIMEOUT, Outcome.CANCELLED)
         self._unsettled = self._unsettled or toolkit.lasting or (given_up and not settled)
 
@@ -215,7 +215,7 @@ def _key(tenant: str, scope: str, name: str, arguments: Mapping[str, object]) ->
 
 
 def _seconds(spec: OperationSpec, result: ToolResult) -> float:
-    """For how long a result is good: what its operation declares, or less where the result says so itself."""
+    """A result's lifetime: its operation's `cache_seconds`, or less if the result's metadata say so."""
     own = result.metadata.get(FRESH_SECONDS)
     return min(spec.cache_seconds, own) if isinstance(own, int | float) else spec.cache_seconds
 

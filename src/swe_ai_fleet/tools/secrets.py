@@ -1,4 +1,4 @@
-"""Masking of secrets by value, in every form in which they leak."""
+"""Masking of secret values, in all the encodings in which they leak."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from swe_ai_fleet.domain.text import well_formed
 from swe_ai_fleet.tools.unescaped import DerivedText, unescaped, views
 
 SHORTEST = 6
-"""Shorter values are not masked: they occur by chance and would riddle harmless text."""
+"""Shorter values are not masked: they occur by chance in harmless text."""
 CUT_SHORTEST = 4
-"""At a place where a text was cut, so many characters of a secret are taken for one."""
+"""Where a text was cut, this many characters of a secret at the edge are masked."""
 _ARMOUR = ("-----BEGIN ", "-----END ")
 _BASE64 = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/-_")
 
 
 def forms(values: Iterable[str]) -> tuple[set[str], set[str], set[str]]:
-    """Every form of the values, of each of their lines and of each without the white space around it.
+    """All forms of the values and of their lines, each also without surrounding white space.
 
-    As text (whose escapes are undone, in small letters), as base64, and as hexadecimal.
+    They are forms as text (lower-case, escapes undone), as base64, and as hexadecimal.
     """
     written = {part for value in values for part in _parts(value)}
     raw = {encoding for value in written for encoding in _encodings(value)}
@@ -39,15 +39,15 @@ def forms(values: Iterable[str]) -> tuple[set[str], set[str], set[str]]:
 
 
 def fold(text: str) -> str:
-    """The text in small letters, character for character."""
+    """The text in lower case, without a change of its length."""
     if text.isascii():
         return text.lower()
-    # The one letter whose small form is two characters, and the one whose small form hangs on its place.
+    # The one letter whose lower case has two characters, and the one whose lower case depends on its position.
     return text.replace("İ", "i").lower().replace("ς", "σ")  # noqa: RUF001 - sigma it is
 
 
 class Needles:
-    """A set of strings that is looked for in texts, also where a text was cut in the middle of one."""
+    """Strings to find in texts, also where a text was cut in the middle of one."""
 
     def __init__(self, words: Iterable[str], *, encoded: bool = False) -> None:
         self._words = sorted(words)
@@ -63,14 +63,14 @@ class Needles:
         self._edges = tuple(self._heads | self._tails)
 
     def absent(self, text: str) -> bool:
-        """Whether neither one stands in a text nor what a cut leaves of one: each has its first or last characters."""
+        """Whether a text holds neither a needle nor a cut one, as either has a needle's first or last characters."""
         for edge in self._edges:  # noqa: SIM110  (a generator costs more than the search)
             if edge in text:
                 return False
         return True
 
     def spans(self, text: str) -> Iterator[tuple[int, int]]:
-        """Where they stand, overlapping ones too."""
+        """The positions of needles, overlapping ones included."""
         for word in self._words:
             start = text.find(word)
             while start >= 0:
@@ -78,9 +78,9 @@ class Needles:
                 start = text.find(word, start + 1)
 
     def cut_before(self, text: str, end: int, floor: int, *, share: int = 0) -> int:
-        """Where the beginning of one starts that the cut at `end` leaves, looking no further back than `floor`.
+        """The start of a needle that was cut at `end`, not before `floor`; -1 if there is none.
 
-        `share` makes it modest: less than that part of one, or fewer than six characters, do not count. -1: none does.
+        With a `share`, the rest must have at least one `share`-th of the needle, and six characters.
         """
         for match in self._heads_at.finditer(text, max(floor, end - self.longest), end):
             for word in self._heads[match[1]]:
@@ -89,9 +89,9 @@ class Needles:
         return -1
 
     def cut_after(self, text: str, start: int, ceiling: int, *, share: int = 0, skip: int = 0) -> int:
-        """Where the ending of one ends that the cut at `start` leaves; the counterpart of `cut_before`.
+        """The end of a needle whose beginning was cut off at `start`; the counterpart of `cut_before`.
 
-        Up to `skip` characters in front of it may be something else.
+        Up to `skip` other characters may precede the rest of the needle.
         """
         last_end = -1
         for match in self._tails_at.finditer(text, start, min(ceiling, start + self.longest)):
@@ -105,7 +105,7 @@ class Needles:
         return last_end
 
     def pending(self, text: str) -> int:
-        """From where on the text may be the beginning of one; its length where it is none's."""
+        """The position at which the text's end may be the beginning of a needle; the text's length if it is none."""
         for start in range(max(0, len(text) - self.longest + 1), len(text)):
             if any(word.startswith(text[start:]) for word in self._firsts.get(text[start], ())):
                 return max(0, start - 1) if self._encoded else start
@@ -120,7 +120,7 @@ class Needles:
         return _overlapping(self._tails)
 
     def _widened(self, text: str, start: int, end: int) -> tuple[int, int]:
-        """With the base64 characters at its ends that it shares with its neighbours, and the padding."""
+        """The span with adjacent base64 characters, which may hold bits of the needle, and with padding."""
         if not self._encoded:
             return start, end
         if start and text[start - 1] in _BASE64:
@@ -133,7 +133,7 @@ class Needles:
 
 
 def _overlapping(pieces: Iterable[str]) -> re.Pattern[str]:
-    """A pattern of our own literals, grouped by their first characters so that most places cost one comparison."""
+    """A pattern of literals, grouped by first character so that most positions cost one comparison."""
     groups: dict[str, list[str]] = {}
     for piece in pieces:
         groups.setdefault(piece[0], []).append(re.escape(piece[1:]))
@@ -153,7 +153,7 @@ def _parts(value: str) -> Iterator[str]:
 
 
 def _layers(value: str) -> Iterator[str]:
-    """The value as it is and as it reads where its own escapes are undone along with those of the text around it."""
+    """The value, and the value with each layer of its own escapes undone, as happens when a text around it is read."""
     yield value
     while (plain := unescaped(value)) != value:
         value = plain
@@ -161,19 +161,19 @@ def _layers(value: str) -> Iterator[str]:
 
 
 def _encodings(value: str) -> Iterator[bytes]:
-    """The bytes that an encoder may be given for it: itself, or as part of a JSON document or an address."""
+    """The bytes of a value that may be encoded: as it is, or as part of a JSON document or a URL."""
     for text in (value, json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1], quote(value, safe="")):
         yield text.encode("utf-8", "replace")
     yield quote_plus(value).encode()
 
 
 def _as_latin(value: str) -> str:
-    """UTF-8 read byte by byte, as escapes of single bytes are."""
+    """The value's UTF-8 bytes as characters, as escapes of single bytes are read."""
     return value if value.isascii() else value.encode("utf-8", "replace").decode("latin-1")
 
 
 def _base64_forms(raw: bytes) -> Iterator[str]:
-    # At each alignment within a longer text a value has another form; the outer characters mix with its neighbours.
+    # A value has another form at each alignment within a longer text; outer characters also hold neighbouring bits.
     for offset in range(3):
         encoded = base64.b64encode(b"\0" * offset + raw).decode().rstrip("=")
         stable = encoded[(0, 2, 3)[offset] : len(encoded) - (0 if (offset + len(raw)) % 3 == 0 else 1)]
@@ -183,15 +183,15 @@ def _base64_forms(raw: bytes) -> Iterator[str]:
 
 MASK = "[masked]"
 _CUTS = re.compile(r"\.{3,}|…")
-"""What our tools, and most programs, write where they have left something out."""
+"""The marks of omissions in texts of our tools and of most programs."""
 _ESCAPE_BEGUN = re.compile(
     r"(?=[\ud800-\udfff%\\&])[\ud800-\udfff]{0,3}"
     r"(?:%[0-9A-Fa-f]?|\\(?:[ux][0-9A-Fa-f]{0,3}|[0-3][0-7]?)?|&#?\w{0,7})?\Z"
 )
-"""What may be an escape or a character whose rest is missing."""
+"""An incomplete escape, or half of a character, at the end of a text."""
 _LONGEST_ESCAPE_LEFT = 5
 _MODEST = 3
-"""At the ends of a text, which need not be cuts, a third of a secret is taken for one; less may be chance."""
+"""At the ends of a text, which need not be cuts, only a third of a secret or more is masked; less may be chance."""
 _LONGEST_ESCAPE = 12
 _EXPANSION = 16
 
@@ -199,14 +199,13 @@ _EXPANSION = 16
 class Secrets:
     """Known secret values; calling it masks them in a text.
 
-    Finds a value in capital or small letters, as base64 at every alignment (also URL-safe, also in broken lines), as
-    hexadecimal, and behind up to three layers of escapes (percent-encoding of any part, JSON, Python, shell, XML). Of
-    a value of several lines each line is masked as well. Where a text says that it was cut ("...", "…"), four
-    characters of a value at the edge are enough; at the text's own ends a third of it. Values shorter than six
-    characters are passed over.
+    It finds a value in any case, as base64 at every alignment (also URL-safe, also in broken lines), as hexadecimal,
+    and within up to three layers of escapes (percent-encoding of any part, JSON, Python, shell, XML). Each line of a
+    value of several lines is masked too. Where a text is marked as cut ("...", "…"), four characters of a value at the
+    edge are enough; at the text's own ends a third of it. Values shorter than six characters are ignored.
 
     Args:
-        values: The secrets as they are.
+        values: The secrets, unencoded.
     """
 
     def __init__(self, values: Iterable[str] = ()) -> None:
@@ -223,11 +222,11 @@ class Secrets:
         return SecretStream(self)
 
     def spans(self, text: str, *, whole: bool = True) -> list[tuple[int, int]]:
-        """Where secrets stand in a text: in order, none overlapping another.
+        """The positions of secrets in a text, in order and without overlaps.
 
         Args:
             text: The text.
-            whole: Whether its ends are those of all that there is, rather than of the piece at hand.
+            whole: Whether the text is complete, rather than a piece of a longer one.
         """
         spans_found: list[tuple[int, int]] = []
         for view, needles, positions in self._searches(text):
@@ -238,12 +237,12 @@ class Secrets:
         return _merged(spans_found)
 
     def pending(self, text: str) -> int:
-        """From where on a text may belong to a secret whose rest is still to come; its length where nothing does."""
+        """Where a secret may begin that the text does not hold completely; the text's length if there is none."""
         if not self._plain.longest:
             return len(text)
         hold = len(text)
         for view, needles, shown in self._searches(text):
-            # An escape at the end may not be whole yet: what stands before it decides.
+            # An escape at the end may be incomplete: the text before it decides.
             begun = _ESCAPE_BEGUN.search(shown, max(0, len(shown) - _LONGEST_ESCAPE))
             until = begun.start() if begun else len(shown)
             start = min(until, needles.pending(shown[:until]))
@@ -260,14 +259,14 @@ class Secrets:
 
 
 class SecretStream:
-    """Masks a text that arrives in pieces, holding back what may be the beginning of a secret."""
+    """Masks a text that arrives in pieces, holding back a possible beginning of a secret."""
 
     def __init__(self, secrets: Secrets) -> None:
         self._secrets = secrets
         self._held = ""
 
     def feed(self, chunk: str) -> str:
-        """What may be shown now that `chunk` has come."""
+        """The masked text that can be shown after this chunk."""
         text = self._held + chunk
         hold = self._secrets.pending(text)
         spans = self._secrets.spans(text, whole=False)
@@ -283,11 +282,11 @@ class SecretStream:
 
 
 def _at_cuts(text: str, needles: Needles, *, whole: bool) -> Iterator[tuple[int, int]]:
-    """What is left of secrets at the places where a text was cut, and at its two ends."""
+    """The remains of secrets where a text was cut, and at its two ends."""
     cuts = [match.span() for match in _CUTS.finditer(text)]
     edges = [(0, 0), *cuts, (len(text), len(text))]
     for (_, begin), (end, _) in pairwise(edges):
-        # The piece between two cuts, without the brackets and line ends that notes of a cut have around them.
+        # The piece between two cuts, without the brackets and line ends around the marks of cuts.
         while begin < end and text[begin] in "] \r\n" and begin:
             begin += 1
         last = end
@@ -300,7 +299,7 @@ def _at_cuts(text: str, needles: Needles, *, whole: bool) -> Iterator[tuple[int,
 
 
 def _at_begin(text: str, needles: Needles, begin: int, end: int, *, soft: bool) -> Iterator[tuple[int, int]]:
-    # What is left of an escape that was cut in two stands in front of the rest.
+    # The rest of an escape that was cut in two may precede it.
     share, skip = (_MODEST, 0) if soft else (0, _LONGEST_ESCAPE_LEFT)
     cut = needles.cut_after(text, begin, end, share=share, skip=skip)
     if cut >= 0:

@@ -1,4 +1,4 @@
-"""The shell: any command of the agent's, inside the sandbox."""
+"""The shell: any command of the agent, inside the sandbox."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from swe_ai_fleet.tools.tests.reports import without_passes
 from swe_ai_fleet.tools.truncation import truncate
 
 SHELL_CHARS = 6_000
-"""What is shown of an output at once: it stays in every later prompt. The rest can be read in a file."""
-_KEPT_CHARS = 600_000
+"""Shown characters of an output, since they stay in every later prompt. The whole output can be read in a file."""
+_FILE_CHARS = 600_000
 _PART_CHARS = 30_000
-"""What fits into an argument, at four bytes a character."""
+"""Characters that fit into one argument, at four bytes each."""
 _SIGNAL_BASE = 128
 
 
@@ -31,7 +31,7 @@ class ShellTool(Toolkit):
     """Shell commands in the workspace."""
 
     name: ClassVar[str] = "shell"
-    _kept = 0
+    _files = 0
 
     @operation(executes=True, risk=Risk.HIGH, observation_chars=SHELL_CHARS)
     async def run_command(
@@ -69,17 +69,17 @@ class ShellTool(Toolkit):
         verbose = without_passes(done.content) is not done.content
         if not (verbose or len(done.content) > SHELL_CHARS) or isinstance(self.workspace, BareDirectory):
             return done
-        if not (path := await self._keep(done.content)):
+        if not (path := await self._write_file(done.content)):
             return done
         return replace(done, metadata={WHOLE: path, **({SHOWN: without_passes(done.content, path)} if verbose else {})})
 
-    async def _keep(self, text: str) -> str:
-        """Write an output where commands can read it, outside of the clone; where that is, empty if it cannot be."""
-        self._kept += 1
-        text, path = truncate(text, _KEPT_CHARS).replace("\0", "\ufffd"), ""
+    async def _write_file(self, text: str) -> str:
+        """Write an output to a file outside the clone that commands can read; its path, or "" if that fails."""
+        self._files += 1
+        text, path = truncate(text, _FILE_CHARS).replace("\0", "\ufffd"), ""
         for start in range(0, len(text), _PART_CHARS):
             script = f'printf %s "$1" >{">" if start else ""} "${{TMPDIR:-/tmp}}/$0" && echo "${{TMPDIR:-/tmp}}/$0"'
-            argv = ("sh", "-c", script, f"output-{self._kept}.txt", text[start : start + _PART_CHARS])
+            argv = ("sh", "-c", script, f"output-{self._files}.txt", text[start : start + _PART_CHARS])
             written = await self.workspace.run(Command(argv=argv, light=True))
             path = written.stdout.text().strip()
             if not written.ok:
@@ -88,17 +88,17 @@ class ShellTool(Toolkit):
 
 
 def interpreter(environment: Environment) -> str:
-    """bash where the sandbox has it, else sh: of the environment's image, or of the host, whose /usr it shows."""
-    return environment.image.shell if environment.image else _of_the_host()
+    """`bash`, or `sh` where the environment's image, or else the host, whose /usr sandboxes see, has no bash."""
+    return environment.image.shell if environment.image else _host_shell()
 
 
 @cache
-def _of_the_host() -> str:
+def _host_shell() -> str:
     return "bash" if shutil.which("bash", path="/usr/bin:/bin") else "sh"
 
 
 def command_result(operation_name: str, result: CommandResult) -> ToolResult:
-    """A command's end as an operation's: its output, and what a reader should know about how it ended."""
+    """A command's result as an operation's: its output, and an error text that explains how it ended."""
     outcome, error = Outcome.SUCCESS, ""
     seconds = f"{result.duration_ms / 1000:.1f}"
     if result.idle:

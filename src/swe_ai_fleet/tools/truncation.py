@@ -1,4 +1,4 @@
-"""Cutting text to size for a reader, with a note of what is missing."""
+"""Cuts text to a length, with a note about the omission."""
 
 from __future__ import annotations
 
@@ -11,19 +11,17 @@ HEAD_SHARE = 0.5
 
 
 def beginning(text: str, limit: int) -> str:
-    """The text itself if it has at most `limit` characters, else the first `limit` and a note of how many there are."""
+    """The text if it has at most `limit` characters, else its first `limit` and a note with its length."""
     if len(text) <= limit:
         return text
     return f"{text[:limit]}\n[... these are the first {limit} of {len(text)} characters ...]"
 
 
 def truncate(text: str, limit: int, whole: str = "") -> str:
-    """The text itself if it has at most `limit` characters, else its head and tail around a note of what is missing.
+    """The text if it has at most `limit` characters, else its head and tail around a note about the omission.
 
-    `whole` is where all of it can be read.
-
-    Cuts fall on line ends where one lies in the kept part's outer quarter; the result never exceeds `limit` by more
-    than the note.
+    `whole` is a path at which the whole text can be read. Cuts are at line ends if there is one in the last quarter of
+    the head or the first quarter of the tail. The result never exceeds `limit` by more than the note.
     """
     if len(text) <= limit:
         return text
@@ -41,13 +39,13 @@ def truncate(text: str, limit: int, whole: str = "") -> str:
 
 
 _LEAST = 32
-"""Characters that a part of a list or object gets before later parts are left out."""
+"""Characters for each item of a list or object; if that is too much, the last items are omitted."""
 
 
 def bounded(value: object, limit: int) -> object:
-    """A JSON value of about `limit` characters at most, in its own type.
+    """A JSON value of the same type with at most about `limit` characters.
 
-    Texts are cut as by `truncate`; of lists and objects that are too long, the last parts are left out and counted.
+    Texts are cut by `truncate`; lists and objects that are too long lose their last items, which are counted.
     """
     if isinstance(value, str):
         return truncate(value, limit)

@@ -1,4 +1,4 @@
-"""Text as it reads without its escapes, and where each piece of it stands in the original."""
+"""Text with its escapes undone, and the positions of its characters in the original."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _LAST_CHARACTER = 0x10FFFF
 
 
 class DerivedText:
-    """A text that was made from another one by leaving out or replacing pieces.
+    """A text that was made from another one by removing or replacing pieces.
 
     Args:
-        text: What it reads.
-        parent: What it was made from; None for an original.
-        pattern: Finds the pieces in the parent that were replaced, each by what `replaced` gives for it.
+        text: The derived text.
+        parent: The text it was made from; None for an original.
+        pattern: Finds the replaced pieces in the parent: escapes, or line ends, which were removed.
     """
 
     def __init__(self, text: str, parent: DerivedText | None = None, pattern: re.Pattern[str] = _ANY) -> None:
@@ -38,19 +38,19 @@ class DerivedText:
         self._pieces: tuple[list[int], list[tuple[int, int]]] | None = None
 
     def origin(self, start: int, end: int) -> tuple[int, int]:
-        """Where the characters from `start` to before `end` stand in the original."""
+        """The span, in the original, of the characters from `start` to before `end`."""
         if self._parent is None or start >= end:
             return start, end
         return self._parent.origin(self._source(start)[0], self._source(end - 1)[1])
 
     def without_line_ends(self) -> DerivedText:
-        """The same without line ends and the indentation behind them: encoders break long lines."""
+        """The text without line ends and the indentation after them, since encoders break long lines."""
         if "\n" not in self.text and "\r" not in self.text:
             return self
         return DerivedText(_LINE_ENDS.sub("", self.text), self, _LINE_ENDS)
 
     def _source(self, position: int) -> tuple[int, int]:
-        # Made on demand only: most texts hold nothing that must be found again.
+        # Made on demand: most texts hold no secret whose position is needed.
         starts, sources = self._pieces = self._pieces or self._mapped()
         number = bisect_right(starts, position) - 1
         begin, width = sources[number]
@@ -62,25 +62,25 @@ class DerivedText:
     def _mapped(self) -> tuple[list[int], list[tuple[int, int]]]:
         assert self._parent is not None
         starts, sources = [0], [(0, 0)]
-        here = taken = 0
+        position = source = 0
         for match in self._pattern.finditer(self._parent.text):
-            here += match.start() - taken
-            taken = match.end()
+            position += match.start() - source
+            source = match.end()
             if self._pattern is not _LINE_ENDS:
                 for width, begin in _widths(match):
-                    starts.append(here)
+                    starts.append(position)
                     sources.append((begin, width))
-                    here += 1
-            starts.append(here)
-            sources.append((taken, 0))
+                    position += 1
+            starts.append(position)
+            sources.append((source, 0))
         return starts, sources
 
 
 def views(text: str) -> Iterator[DerivedText]:
-    """The text as it is, then as it reads with one, two and three layers of escapes undone.
+    """The text, then the text with one, two and three layers of escapes undone.
 
-    Knows percent-encoding, the escapes of JSON, Python, shells and git (quoted file names), and those of XML and HTML.
-    Where it holds several kinds, it is read with each kind alone too: in `\\00%41` a backslash is only a backslash.
+    Known are percent-encoding, the escapes of JSON, Python, shells and git (quoted file names), and those of XML and
+    HTML. If a text holds several kinds, each kind is also undone alone: in `\\00%41` the backslash may be no escape.
     """
     original = DerivedText(text)
     yield original
@@ -117,7 +117,7 @@ def _read(match: re.Match[str]) -> str:
 
 
 def _widths(match: re.Match[str]) -> Iterator[tuple[int, int]]:
-    """Of each character an escape stands for: how much of the source it took, from where."""
+    """For each character of an escape: the length of its source, and where that begins."""
     if match[0][0] != "%":
         yield len(match[0]), match.start()
         return

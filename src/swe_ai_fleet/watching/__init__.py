@@ -1,4 +1,4 @@
-"""What those who watch an execution are told: its events off the wire, in words, as progress, as audit chains."""
+"""Views of an execution for its watchers: events from the wire, in words, as progress, and as audit chains."""
 
 from swe_ai_fleet.watching.text import clean, command_line, one_line, visible
 

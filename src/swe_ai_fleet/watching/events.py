@@ -1,13 +1,12 @@
-"""Events as they come over the wire, back as the domain's own, and the audit chains that they carry.
+"""Events from the wire as domain events, and their audit chains.
 
-Chains are verified as they come, or written as one JSON document that proves itself to a reader who has the public key.
+Chains are verified as they arrive, or written as one JSON document that a reader can verify with the public key.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from typing import Any, Literal, get_args
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
@@ -18,14 +17,15 @@ from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.event import Event, EventBody, StoredEvent
 from swe_ai_fleet.domain.execution import ExecutionState, Fold
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
+from swe_ai_fleet.domain.text import iso_time
 
 _BODIES: dict[str, Any] = {kind.__dataclass_fields__["type"].default: kind for kind in get_args(EventBody)}
 
 
 def stored_event(event: pb.ExecutionEvent) -> StoredEvent | None:
-    """The event at its place in the log; None for a type that this version does not know.
+    """The event with its sequence number; None for a type that this version does not know.
 
-    Raises ValueError where the payload is not what its type says.
+    Raises ValueError where the payload does not fit its type.
     """
     kind = _BODIES.get(event.type)
     if kind is None:
@@ -38,14 +38,14 @@ def stored_event(event: pb.ExecutionEvent) -> StoredEvent | None:
             execution_id=event.execution_id,
             task_id=event.task_id,
             agent_id=event.agent_id,
-            at=moment(event.at_ms),
+            at=iso_time(event.at_ms),
             body=from_json(kind, event.payload_json),
         ),
     )
 
 
 async def fold_events(events: AsyncIterator[pb.ExecutionEvent]) -> ExecutionState | None:
-    """The state that events lead to; None for none."""
+    """The state after these events; None for none."""
     folding = Fold()
     async for event in events:
         stored = stored_event(event)
@@ -54,16 +54,11 @@ async def fold_events(events: AsyncIterator[pb.ExecutionEvent]) -> ExecutionStat
     return folding.state
 
 
-def moment(milliseconds: int) -> str:
-    """Milliseconds since the epoch as ISO 8601 in UTC; empty for 0."""
-    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="milliseconds") if milliseconds else ""
-
-
 class Chains(AuditChains):
-    """`AuditChains` of events as they come over the wire."""
+    """`AuditChains` of events from the wire."""
 
     def add(self, event: pb.ExecutionEvent) -> ChainedEntry | None:
-        """Take the next event in; the entry that it brought, if it did."""
+        """Take in the next event; returns the entry that it holds, if it holds one."""
         try:
             stored = stored_event(event)
         except ValueError as error:
@@ -74,7 +69,7 @@ class Chains(AuditChains):
 
 
 def verify_events(events: Iterable[pb.ExecutionEvent], keys: HeadVerifier | None = None) -> tuple[ChainVerdict, ...]:
-    """Recompute every agent's chains from all of an execution's events; with `keys` their signatures too."""
+    """Recompute every agent's chains from all events of an execution; with `keys` their signatures are checked, too."""
     chains = Chains(keys)
     for event in events:
         chains.add(event)
@@ -97,7 +92,7 @@ def report(verdicts: Sequence[ChainVerdict]) -> dict[str, object]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedChain:
-    """One chain with what the log says of its end; `redacted` instead, where its entries were erased."""
+    """One chain with its recorded and signed heads; `redacted` instead, where its entries were erased."""
 
     agent_id: str
     run: int
@@ -109,7 +104,7 @@ class RecordedChain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditDocument:
-    """All chains of an execution. `public_keys` (PEM) are for whoever has no better source; they prove nothing."""
+    """All chains of an execution. `public_keys` (PEM) are for convenience; from the same source they prove nothing."""
 
     execution_id: str
     chains: tuple[RecordedChain, ...]
@@ -117,7 +112,7 @@ class AuditDocument:
     format: Literal["swe-ai-fleet.audit/1"] = "swe-ai-fleet.audit/1"
 
     def verdicts(self, keys: HeadVerifier | None) -> tuple[ChainVerdict, ...]:
-        """What its chains come to; with `keys` their signatures too."""
+        """The verdicts on its chains; with `keys` their signatures are checked, too."""
         chains = AuditChains(keys, execution_id=self.execution_id)
         for chain in self.chains:
             if chain.redacted is not None:
@@ -134,7 +129,7 @@ class AuditDocument:
 
 
 def audit_document(execution_id: str, events: Iterable[StoredEvent], public_keys: str = "") -> AuditDocument:
-    """The document of an execution that has these events."""
+    """The audit document of an execution with these events."""
     chains, entries = AuditChains(), dict[tuple[str, int], list[AuditEntry]]()
     for stored in events:
         chained = chains.take(stored)
@@ -158,7 +153,7 @@ def audit_document(execution_id: str, events: Iterable[StoredEvent], public_keys
 
 
 def read_audit_document(data: bytes) -> AuditDocument:
-    """A document from its JSON. Raises InvalidRequest for what is none."""
+    """A document from its JSON. Raises InvalidRequest for any other data."""
     try:
         return from_json(AuditDocument, data)
     except ValueError as error:

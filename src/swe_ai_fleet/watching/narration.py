@@ -1,4 +1,4 @@
-"""Events in a line of words each: those that a reader needs, or every one."""
+"""Events as one line of text each: those that a reader needs, or every one."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ EXAMINATION = "new tests on the others' changes"
 ENVIRONMENT = "environment"
 CHECKLIST = "checklist"
 REPOSITORY_TESTS = "the repository's tests, once their environment is there"
-"""What is run where the command is not known yet."""
+"""The words for a test command that is not known yet."""
 _LINE = 200
 _SUBJECTS = ("path", "command", "pattern", "paths", "message")
 
 
 def narrate(stored: StoredEvent, *, brief: bool = False) -> str:
-    """What happened, in a line; empty for what a reader can do without. `brief` leaves single tool calls out."""
+    """An event in a line; empty for one that readers do not need. `brief` leaves out single tool calls."""
     agent, body = stored.event.agent_id, stored.event.body
     match body:
         case events.ExecutionStarted(task=task, repository=repository):
@@ -36,15 +36,15 @@ def narrate(stored: StoredEvent, *, brief: bool = False) -> str:
             line = f"{agent}: started with {model} and {counted(len(tools), 'tool')}"
         case events.ToolFinished(entry=entry):
             line = "" if brief else f"{agent}: {_tool(entry)}"
-        case events.RunFinished(stop_reason=reason, artifacts=left, usage=usage, error=error):
-            size = _size(left) if left.files_changed else "no change"
+        case events.RunFinished(stop_reason=reason, artifacts=artifacts, usage=usage, error=error):
+            size = _size(artifacts) if artifacts.files_changed else "no change"
             why = f": {error}" if error.removeprefix("the run stopped: ") not in ("", reason) else ""
             line = f"{agent}: ended ({reason}): {size}, {usage.total_tokens:,} tokens{why}"
         case events.RunLost(lost_agent_id=lost, reason=reason):
             line = f"{lost}: lost: {reason}"
         case events.ModelAwaited(waited_ms=waited):
-            went_on = f"goes on after {waited / 1000:.0f} s without a model server"
-            line = f"{agent}: {went_on if waited else 'waits: no model server answers'}"
+            resumed = f"goes on after {waited / 1000:.0f} s without a model server"
+            line = f"{agent}: {resumed if waited else 'waits: no model server answers'}"
         case events.RunStopped(stopped_agent_id=stopped, reason=reason):
             line = f"{stopped}: stopped: {reason}"
         case events.ContextGathered(context=context, error=error):
@@ -62,7 +62,7 @@ def narrate(stored: StoredEvent, *, brief: bool = False) -> str:
         case events.ChecklistMade(checklist=checklist):
             line = f"{CHECKLIST}: {checklist_text(checklist)}"
         case events.ChecksFinished(report=report):
-            # A report from before there were verdicts has what its checks said.
+            # A report of an early version has no verdict, only the results of its checks.
             why = "; ".join(report.reasons) or checks_text(report) or "no evidence"
             line = f"{report.candidate_id}: {report.verdict_word}: {why}"
         case events.CandidateReviewed(critique=critique):
@@ -114,7 +114,7 @@ def narrate(stored: StoredEvent, *, brief: bool = False) -> str:
 
 
 def gathered_text(context: GatheredContext) -> str:
-    """What agents are told beside their task, in a few words."""
+    """The size of a gathered context, in a few words."""
     if not context.text:
         return "nothing relevant found"
     recalled = f", {counted(len(context.recalled), 'memory', 'memories')}" if context.recalled else ""
@@ -122,13 +122,13 @@ def gathered_text(context: GatheredContext) -> str:
 
 
 def how_to_answer(execution_id: str, approval_id: str = "") -> str:
-    """The command that answers, for people to copy."""
+    """The command that answers an approval, for people to copy."""
     which = f" --approval {approval_id}" if approval_id else ""
     return f"fleet approve {execution_id}{which} (or reject, or adjust --text …)"
 
 
 def checklist_text(checklist: Checklist) -> str:
-    """What a checklist came to."""
+    """A checklist in a few words."""
     if checklist.error:
         return f"none: {checklist.error}"
     probed, telling = len(checklist.probed), len(checklist.telling)
@@ -139,7 +139,7 @@ def checklist_text(checklist: Checklist) -> str:
 
 
 def examination_text(examination: Examination) -> str:
-    """How the new tests of each candidate ended on the others' sources, in a few words."""
+    """The results of the new tests of each candidate on the others' sources, in a few words."""
     parts = [
         f"those of {', '.join(tests.candidates)}: "
         + ", ".join(f"{crossing.candidate_id} {crossing.cell}" for crossing in tests.crossings)
@@ -150,7 +150,7 @@ def examination_text(examination: Examination) -> str:
 
 
 def baseline_text(baseline: Baseline | None, error: str) -> str:
-    """What the tests say of the untouched commit, or why nobody knows."""
+    """The test results of the untouched commit, or why there are none."""
     return baseline.line if baseline is not None else f"none: {error}"
 
 
@@ -186,21 +186,23 @@ def _tests_text(result: CheckResult, tests: TestSummary) -> str:
     return "; ".join(parts)
 
 
-def _size(left: Artifacts) -> str:
-    return f"+{left.insertions} -{left.deletions} in {counted(len(left.files_changed), 'file')}"
+def _size(artifacts: Artifacts) -> str:
+    files = counted(len(artifacts.files_changed), "file")
+    return f"+{artifacts.insertions} -{artifacts.deletions} in {files}"
 
 
-_LOOKED_AT = 2_000
+_SCANNED_CHARS = 2_000
 
 
 def line_of(stored: StoredEvent) -> str:
-    """What happened, in a line of at most 200 characters; never empty."""
-    narration = narrate(stored) or _own(stored.event.agent_id, stored.event.body)
-    # Whoever wrote a megabyte is not cleaned character by character for a line.
-    return one_line(narration[:_LOOKED_AT], _LINE) or stored.event.body.type
+    """An event in a line of at most 200 characters; never empty."""
+    narration = narrate(stored) or _detail(stored.event.agent_id, stored.event.body)
+    # Cleaning goes character by character: a text of a megabyte is cut first.
+    return one_line(narration[:_SCANNED_CHARS], _LINE) or stored.event.body.type
 
 
-def _own(agent: str, body: EventBody) -> str:
+def _detail(agent: str, body: EventBody) -> str:
+    """An event that `narrate` leaves out, in a line."""
     match body:
         case events.ExecutionClaimed(owner=owner):
             return f"running on {owner}"
@@ -210,10 +212,10 @@ def _own(agent: str, body: EventBody) -> str:
             return f"{lost}: lost; restarted elsewhere (attempt {attempt}): {reason}"
         case events.ModelReplied(step=step, reply=reply):
             calls = ", ".join(call.name for call in reply.message.tool_calls)
-            content = reply.message.content[:_LOOKED_AT]
+            content = reply.message.content[:_SCANNED_CHARS]
             return f"{agent}: step {step}: " + (f"calls {calls}" if calls else content or "empty reply")
         case events.MessageAdded(message=message):
-            return f"{agent}: told: {message.content[:_LOOKED_AT]}"
+            return f"{agent}: told: {message.content[:_SCANNED_CHARS]}"
         case events.CallRepaired(step=step, repairs=repairs):
             return f"{agent}: step {step}: repaired: {'; '.join(repairs)}"
         case events.HistoryCondensed(tokens_before=before, tokens_after=after):

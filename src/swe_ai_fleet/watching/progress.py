@@ -1,4 +1,4 @@
-"""An execution's progress for people (how far, what is being done, by whom), and its nodes as JSON."""
+"""An execution's progress for people (percentage, current step, agent), and states as JSON."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from swe_ai_fleet.orchestrator.runs import is_review_run, judge_run, revision_ru
 _SOLVING_PERCENT, _CHECKING_PERCENT, _RANKED_PERCENT, _DELIVERED_PERCENT = 60, 35, 96, 98
 _SPLIT_PERCENT = 5
 _DRAFTS_SHARE = 0.5
-"""Of all that comes before the ranking, where there are rounds of review behind the drafts."""
+"""The share of the first candidates in the work before the ranking, if rounds of review follow them."""
 
 
 class Progress:
@@ -43,7 +43,7 @@ class Progress:
         return self._state
 
     def follow(self, stored: StoredEvent) -> None:
-        """Take in one more event. `candidate_id` then names a candidate that is new, or of which more is known."""
+        """Take in one more event. `candidate_id` then names the candidate that the event is about, if there is one."""
         self._state = advance(self._state, stored)
         body = stored.event.body
         self.agent_id = "" if stored.event.agent_id == EXECUTION_SUBJECT else stored.event.agent_id
@@ -65,7 +65,7 @@ class Progress:
             case events.RunLost(lost_agent_id=agent_id):
                 self.agent_id = agent_id
             case events.RunClaimed():
-                self._phase = self._begun(stored.event.agent_id) or self._phase
+                self._phase = self._phase_of(stored.event.agent_id) or self._phase
             case _:
                 pass
         if self.candidate_id not in self.state.candidates:
@@ -73,8 +73,8 @@ class Progress:
         self.step = self._step(stored)
         self.percent = max(self.percent, self._estimate(stored))
 
-    def _begun(self, agent_id: str) -> str:
-        """What kind of run has begun, where it is no draft."""
+    def _phase_of(self, agent_id: str) -> str:
+        """The phase that a run belongs to; empty for an author's first run."""
         for author in {candidate.author for candidate in self._drafts()}:
             if is_review_run(agent_id, author):
                 return "reviewing"
@@ -101,10 +101,9 @@ class Progress:
         if state.task.derive_subtasks and state.derivation is None:
             return "splitting"
         if state.task.derive_subtasks and state.derivation is not None:
-            waiting = len(state.derivation.subtasks) - len(state.subtask_outcomes)
-            return (
-                f"solving {waiting} of {len(state.derivation.subtasks)} subtasks" if waiting else "checking the result"
-            )
+            total = len(state.derivation.subtasks)
+            left = total - len(state.subtask_outcomes)
+            return f"solving {left} of {total} subtasks" if left else "checking the result"
         if state.ranking:
             return "applying" if state.winner_id and state.task.kind is TaskKind.ORCHESTRATE else "ranked"
         if state.task.kind is TaskKind.JUDGE:
@@ -118,7 +117,7 @@ class Progress:
         if isinstance(stored.event.body, events.WinnerDelivered):
             return _DELIVERED_PERCENT
         if state.task.derive_subtasks:
-            # The split itself is a small part of it.
+            # The split itself is a small part of the work.
             parts = len(state.derivation.subtasks) if state.derivation is not None else 0
             rest = _RANKED_PERCENT - _SPLIT_PERCENT
             return _SPLIT_PERCENT + rest * len(state.subtask_outcomes) // parts if parts else 0
@@ -136,25 +135,25 @@ class Progress:
 
     @property
     def _whole(self) -> Task:
-        """The task with what it left to its council."""
+        """The task with the values of its council filled in."""
         if self._task is None:
             self._task = seated(self.state.task, self.state.council)
         return self._task
 
     @property
     def _seats(self) -> int:
-        """How many candidates there may be in the first round: one an agent, or the patches that are judged."""
+        """The number of candidates in the first round: one for each agent, or the submitted patches."""
         return max(1, len(self.state.task.patches) or self._whole.num_agents, len(self._drafts()))
 
     def _drafts(self) -> list[Candidate]:
         return [candidate for candidate in self.state.candidates.values() if not candidate.revises]
 
     def _finished_agents(self) -> int:
-        """Agents that will not add anything: they handed in a candidate, or are lost."""
+        """The number of agents that submitted a candidate or are lost."""
         return min(len(self._drafts()) + self._lost(), self._seats)
 
     def _lost(self) -> int:
-        """Agents without a candidate that will have none."""
+        """The number of agents that will not submit a candidate any more."""
         if self._phase:
             return self._seats - min(len(self._drafts()), self._seats)
         return sum(
@@ -167,12 +166,12 @@ Level = Literal["debug", "info", "warning", "error"]
 
 
 def status_word(status: ExecutionStatus) -> str:
-    """How messages call where an execution stands: one that is worked on is `running`, as its nodes are."""
+    """The word for an execution's status in messages: `running` while it is in progress, as for its nodes."""
     return "running" if status is ExecutionStatus.IN_PROGRESS else status.value
 
 
 def node_state(update: NodeUpdated) -> Mapping[str, JsonValue]:
-    """A node's state as JSON; `inputs` and `output` are values, null where there are none or they are elsewhere."""
+    """A node's state as JSON; `inputs` and `output` are values, null where there are none or they are in a blob."""
     return {
         "kind": "node",
         "status": update.status.value,
@@ -200,7 +199,7 @@ def ended_state(
     verdict_reasons: Sequence[str] = (),
     candidates: Sequence[JsonValue] = (),
 ) -> dict[str, JsonValue]:
-    """What an execution that has ended gave, as JSON; `output` is what a workflow gave, by name."""
+    """The result of an ended execution as JSON; `output` has a workflow's outputs by name."""
     return {
         "status": status.value,
         "winner_id": winner_id,
@@ -215,7 +214,7 @@ def ended_state(
 
 
 def json_or_text(text: str) -> JsonValue:
-    """The value that a text of exact JSON stands for; None for an empty one, the text itself where it is not JSON."""
+    """The value of a JSON text; None for an empty text, the text itself where it is not JSON."""
     try:
         return parse_json(text) if text else None
     except ValueError:
@@ -223,7 +222,7 @@ def json_or_text(text: str) -> JsonValue:
 
 
 def usage_state(usage: Usage) -> Mapping[str, JsonValue]:
-    """What was spent, as JSON."""
+    """A usage as JSON."""
     return {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,

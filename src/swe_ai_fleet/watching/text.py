@@ -1,7 +1,7 @@
-"""Text that others wrote, made fit for a terminal.
+"""Untrusted text made safe for a terminal.
 
-What models, repositories and tools print may hold escape sequences that move the cursor, set the title or hide what
-is on the screen. None of them reaches the terminal.
+The output of models, repositories and tools may contain escape sequences that move the cursor, set the title or hide
+text on the screen. None of them reaches the terminal.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ def one_line(text: str, limit: int = 0) -> str:
 
 
 def command_line(words: Iterable[str]) -> str:
-    """Words as a shell takes them, for people who paste them. What `clean` drops is written by number.
+    """Words quoted for a shell, for people to paste. Characters that `clean` drops are written as numbers.
 
-    Dropped after quoting it would take quotes along, and text of strangers would stand outside of any.
+    If they were dropped after quoting, quotes could go with them, and untrusted text would be outside of quotes.
     """
     return " ".join(map(_quoted, words))
 
@@ -47,7 +47,7 @@ def command_line(words: Iterable[str]) -> str:
 def _quoted(word: str) -> str:
     if clean(word) == word:
         return shlex.quote(word)
-    # Each quote by number too: shells that do not know this form take the word for another one, and run nothing of it.
+    # Quotes are written as numbers, too: a shell without this form then sees one odd word, and runs nothing of it.
     return "$'" + "".join(_escaped(character) for character in word) + "'"
 
 
@@ -58,7 +58,7 @@ def _escaped(character: str) -> str:
 
 
 def visible(text: str) -> str:
-    """The text with everything that `clean` drops shown by name instead, for diffs, where nothing may hide."""
+    """The text with the names of all characters that `clean` drops, for diffs, in which nothing may be hidden."""
     return "".join(character if _kept(character) == character else _name(character) for character in text)
 
 

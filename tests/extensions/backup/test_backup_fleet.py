@@ -40,7 +40,7 @@ class Caller:
         request = pb.GetExecutionRequest(execution_id=execution_id)
         return (await self.stub.GetExecution(request, **self.call)).execution
 
-    async def councils(self) -> list[pb.Council]:
+    async def councils(self) -> list[pb.CouncilInfo]:
         return list((await self.stub.ListCouncils(pb.ListCouncilsRequest(), **self.call)).councils)
 
     async def recalled(self) -> list[str]:

@@ -100,7 +100,7 @@ async def test_a_job_of_another_release_is_left_to_a_runner_of_that_unless_it_is
     with pytest.raises(RetryAfter):
         await runner.handle(_message(other), 2)
     assert await runner.board.outcome("default", other.job_id) is None and not backend.started
-    await runner.board.call_off("default", other.job_id)
+    await runner.board.request_stop("default", other.job_id)
     await runner.handle(_message(other), 2)
     outcome = await runner.board.outcome("default", other.job_id)
     assert outcome is not None and outcome.fault == "AgentLost"

@@ -1,4 +1,4 @@
-"""The steps of a recipe, run in the sandbox: what fails is tried without what can be blamed, then in smaller pieces."""
+"""Runs the steps of a recipe in the sandbox: a failed step is retried without its culprits, then in smaller pieces."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _TAIL_LINES = 20
 _TAIL_CHARACTERS = 2000
 _MAX_REPAIRS = 5
 _SHOWN_LINES = 6
-# Failures in a row, each with a host that could not be reached, after which nothing more is expected of the network.
+# Failures in a row, each with an unreachable host, after which the network counts as unavailable.
 _MOST_REFUSALS = 3
 _PIP = ("-I", "-m", "pip")
 REPORTS = "pip-reports"
 MOST_RECORDED = 2_000
 _RECORDED_BYTES = 1024 * 1024
 _NPM_RECORD_BYTES = 16 * 1024 * 1024
-# By metadata alone, so that nothing that was installed is started.
+# Reads metadata only, so that no installed code runs.
 _RECORD = """
 import glob, importlib.metadata, json, re, shutil, sys
 venv, reports = sys.argv[1:]
@@ -58,7 +58,7 @@ for distribution in importlib.metadata.distributions(path=glob.glob(venv + "/lib
 print(json.dumps(packages))
 """
 
-# Likewise: what editable installations have put on the path is anybody's.
+# Runs no installed code either: editable installations may have put anything on the path.
 _HAS_PYTEST = """
 import glob, importlib.machinery, importlib.metadata, sys
 places = glob.glob(sys.argv[1] + "/lib/python3*/site-packages")
@@ -72,7 +72,7 @@ _PYTEST = re.compile(r"(?:.*/)?pytest(?:\.py|/__init__\.py)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildRoot:
-    """An environment's directory: on this host, and where commands see it; `reports` says that our own pip is there."""
+    """An environment's directory: on this host, and as commands see it; `reports`: our own pip is installed in it."""
 
     path: Path
     seen_at: str
@@ -80,16 +80,16 @@ class BuildRoot:
 
 
 class Build:
-    """One build: runs steps in a workspace and keeps account of them.
+    """One build: runs steps in a workspace and records them.
 
     Args:
-        workspace: Where they run; its `/environment` is writable.
-        lock: The pins that stand in its constraints file, if there is one.
-        grant: The network that the steps have, for the words about what was refused.
+        workspace: The workspace of the steps; its `/environment` is writable.
+        lock: The pins in its constraints file, if there is one.
+        grant: The network of the steps, for messages about refused hosts.
 
     Attributes:
-        exposed: Whether Python ran in the environment after directories of the repository came on its path: whatever it
-            imported, at its start or later, may have been theirs.
+        exposed: Whether Python ran in the environment after directories of the repository came on its path, and so may
+            have imported the repository's code.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class Build:
 
     @property
     def left_out(self) -> tuple[str, ...]:
-        """What could not be had, each with its reason in a line."""
+        """The packages that could not be installed, each with its reason in one line."""
         return tuple(
             f"{step.purpose}: {_reason_line(step.message)}"
             for step in self.steps
@@ -128,7 +128,7 @@ class Build:
         )
 
     async def record(self, known: Iterable[str] = ()) -> tuple[str, ...]:
-        """The packages of an index that are there now, as lines for pip. `known` are those of an earlier build."""
+        """The packages installed from an index, as lines for pip. `known` are those of an earlier build."""
         base = self._root.seen_at
         argv = (*self._python, "-I", "-S", "-c", _RECORD, f"{base}/venv", f"{base}/{REPORTS}")
         listing = await self._workspace.run(
@@ -144,22 +144,22 @@ class Build:
         return tuple(sorted({hashed.get(line, line) for line in lines}))
 
     async def has_pytest(self, files: RepositoryFiles) -> bool:
-        """Whether the environment has a pytest, from an index or the repository's own."""
+        """Whether the environment has pytest, from an index or from the repository."""
         argv = (*self._python, "-I", "-S", "-c", _HAS_PYTEST, f"{self._root.seen_at}/venv")
         if self.in_image:
-            # The packages of the image's own Python count, and only that Python knows where they are.
+            # The packages of the image's Python count, and only that Python can locate them.
             self.exposed = self.exposed or self._on_path
             argv = (f"{self._root.seen_at}/venv/bin/python", "-I", "-c", _FINDS_PYTEST)
         if (await self._workspace.run(Command(argv=argv))).ok:
             return True
         if not self._on_path or not any(_PYTEST.fullmatch(path) for path in files.files):
             return False
-        # In the root of the file system, so that no directory but those on the path can pose as pytest.
+        # In the root directory, so that only directories on the path can be imported as pytest.
         self.exposed = True
         return (await self._workspace.run(Command(argv=("sh", "-c", "cd / && exec python3 -c 'import pytest'")))).ok
 
     async def npm_record(self, directory: str) -> str:
-        """What npm notes of its installation in a directory of the checkout; empty where there is nothing of use."""
+        """npm's own record of its installation in a directory of the checkout; empty without a usable one."""
         argv = ("cat", "node_modules/.package-lock.json")
         command = Command(
             argv=argv, cwd=directory or ".", timeout_seconds=self._seconds, output_limit=_NPM_RECORD_BYTES
@@ -168,13 +168,13 @@ class Build:
         return answer.stdout.text() if answer.ok and not answer.stdout.elided else ""
 
     async def run(self, steps: Iterable[RecipeStep]) -> None:
-        """Run steps in order. Raises PreconditionFailed where a required one fails, naming file and way out."""
+        """Run steps in order. Raises PreconditionFailed where a required one fails, with its file and a hint."""
         for step in steps:
             await self._run(step)
 
     @property
     def hollow(self) -> bool:
-        """Whether there was something to install, and nothing could be."""
+        """Whether there were packages to install, and all of them failed."""
         installs = self._installs()
         return bool(installs) and all(step.outcome is not StepOutcome.DONE for step in installs)
 
@@ -182,7 +182,7 @@ class Build:
         return [step for step in self.steps if " install" in step.command or " ci " in step.command]
 
     def check_network(self) -> None:
-        """Raise PreconditionFailed where nothing at all could be installed because the network was refused or away."""
+        """Raise PreconditionFailed where nothing could be installed because hosts were refused or unreachable."""
         if not self.hollow:
             return
         refusals = self._workspace.refusals
@@ -190,7 +190,7 @@ class Build:
             return
         step = self._installs()[0]
         hint = way_out(refusals, self._grant)
-        # The step's own message ends with the way out, which this error says once.
+        # The step's own message may contain the hint, which this error has already.
         lines = [line for line in step.message.splitlines() if not hint or hint not in line]
         printed = "\n".join(lines[-_SHOWN_LINES:])
         raise PreconditionFailed(
@@ -201,7 +201,7 @@ class Build:
         )
 
     async def _run(self, step: RecipeStep) -> bool:
-        """Whether the step, or all that took its place, worked."""
+        """Run a step; returns whether it, or all of its replacements, succeeded."""
         if not step.required and time.monotonic() > self._deadline:
             self._note(step, StepOutcome.LEFT_OUT, 0.0, "no time left for it")
             return False
@@ -209,7 +209,7 @@ class Build:
         for _ in range(_MAX_REPAIRS):
             if result.ok:
                 break
-            repaired = await self._without_blamed(step, result)
+            repaired = await self._without_culprits(step, result)
             if repaired is None:
                 break
             step = repaired
@@ -234,16 +234,16 @@ class Build:
             position = len(self.steps)
             if await self._run(alternative):
                 return True
-            # Had it been the only way its failure would count; here another one follows, or the pieces do.
+            # A failed alternative is not a failure by itself: another one follows, or the pieces do.
             self.steps[position:] = [_as_replaced(failed) for failed in self.steps[position:]]
         if step.alternatives and not step.pieces:
             self.steps[-1] = replace(self.steps[-1], outcome=StepOutcome.LEFT_OUT)
-        # All of them, whatever becomes of one.
+        # All pieces run, even if one fails.
         results = [await self._run(piece) for piece in step.pieces]
         return bool(results) and all(results)
 
-    async def _without_blamed(self, step: RecipeStep, result: CommandResult) -> RecipeStep | None:
-        """The step to run next, where pins or packages that stand in the way have been taken out."""
+    async def _without_culprits(self, step: RecipeStep, result: CommandResult) -> RecipeStep | None:
+        """The step without the pins or packages that made it fail; None if there are none."""
         output = result.stdout.text()
         if step.pinned and self._lock is not None:
             blamed = offending_pins(output, self._lock.keys() - self._unpinned)
@@ -273,7 +273,7 @@ class Build:
         return None
 
     async def _removable(self, step: RecipeStep, removal: Removal, output: str) -> tuple[str, ...]:
-        """The packages to go on without: those that are blamed, else those that need what is blamed."""
+        """The packages to leave out: those that the output blames, else those that need them."""
         if (names := removal.blamed(output)) or not removal.log:
             return names
         log = await self._workspace.run(self._command(replace(step, argv=removal.log)))
@@ -292,7 +292,7 @@ class Build:
     def _command(self, step: RecipeStep) -> Command:
         argv = step.argv
         if argv[1:4] == _PIP and self._root.reports:
-            # It tells the hash of each archive, which nothing that is installed does.
+            # The report has the hash of each archive, which installed packages do not.
             argv = (*argv, "--report", f"{self._root.seen_at}/{REPORTS}/{secrets.token_hex(8)}.json")
         return Command(
             argv=argv,
@@ -326,14 +326,14 @@ class Build:
         )
 
     def _command_line(self, argv: tuple[str, ...]) -> str:
-        """A command as people would type it."""
+        """A command as a person would type it."""
         if argv[1:4] == _PIP:
             words = [
                 word for word in argv[4:] if not word.startswith(("--no-input", "--disable-pip", "--progress-bar"))
             ]
             argv = ("pip", *words)
         if argv[:2] == ("sh", "-c"):
-            # A caller's line as it is; a script of ours by what it is given.
+            # A caller's line is shown unchanged; of our own scripts only the arguments.
             argv = argv[2:3] if len(argv) == 3 else argv[3:]
         text = argv[0] if len(argv) == 1 else shlex.join(argv)
         return self._mask(" ".join(text.split()))[:1000]
@@ -343,10 +343,10 @@ _HINTS = {"environment.setup": "correct the set-up command, or leave it out", "e
 
 
 def way_out(refusals: Iterable[ProxyRefusal], grant: NetworkGrant) -> str:
-    """The setting that opens what the proxy refused; empty where it refused nothing that a setting opens."""
+    """A hint for allowing the hosts that the proxy refused; empty if it refused none."""
     refused = list(refusals)
     private = _hosts_refused(refused, RefusalReason.PRIVATE)
-    # Of a host that was opened to see what is behind it both may be known.
+    # A host may have been refused for both reasons, one after the other.
     foreign = [name for name in _hosts_refused(refused, RefusalReason.NOT_GRANTED) if name not in private]
     lines: list[str] = []
     if private:
@@ -361,12 +361,12 @@ def way_out(refusals: Iterable[ProxyRefusal], grant: NetworkGrant) -> str:
 
 
 def _hosts_refused(refusals: Iterable[ProxyRefusal], reason: RefusalReason) -> list[str]:
-    """The hosts that were refused for a reason, as settings name them."""
+    """The hosts that were refused for a reason, in the form of settings."""
     return list(dict.fromkeys(pattern_of(refusal) for refusal in refusals if refusal.reason is reason))
 
 
 def pattern_of(refusal: ProxyRefusal) -> str:
-    """A refused host as settings name it, with its port where that is not a usual one."""
+    """A refused host in the form of settings, with its port if that is unusual."""
     return refusal.host if refusal.port in DEFAULT_PORTS else f"{refusal.host}:{refusal.port}"
 
 
@@ -375,12 +375,12 @@ def _as_replaced(step: BuildStep) -> BuildStep:
 
 
 def _reason_line(message: str) -> str:
-    """The one line of a message that says most."""
+    """The most informative line of a message."""
     lines = message.splitlines()
-    telling = [line for line in lines if "FLEET_SETUP" in line] or [
-        # pip lists every version that there is before it says so.
+    informative = [line for line in lines if "FLEET_SETUP" in line] or [
+        # Without pip's line that lists all versions.
         line
         for line in lines
         if (line.lower().startswith(("error", "npm err", "fatal")) or "ERR" in line) and "(from versions:" not in line
     ]
-    return (telling or lines[-1:] or [""])[0].strip()[:300]
+    return (informative or lines[-1:] or [""])[0].strip()[:300]

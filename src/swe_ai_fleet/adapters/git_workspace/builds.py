@@ -1,4 +1,4 @@
-"""Builds of environments, and what is told of them: to people, and a line each to agents."""
+"""Builds environments, and describes them in reports for people and in notes for agents."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from swe_ai_fleet.sandbox.disk import remove_tree
 from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
 
 _RETRY_SECONDS = 600.0
-# What a build writes from nothing but its inputs: versions, metadata, what it compiled.
+# Files that a build derives from its inputs alone: versions, metadata, compiled extensions.
 _EXPECTED = re.compile(
     r"(?:.*/)?(?:[^/]*version[^/]*\.(?:py|pyi|txt)|VERSION|[^/]+\.(?:egg-info|dist-info)/.*|[^/]+\.so)", re.I
 )
@@ -72,7 +72,7 @@ def submodule_decisions(seed: Path) -> list[EnvironmentDecision]:
 
 
 def notes_for_agents(recipe: Recipe, report: EnvironmentReport) -> tuple[str, ...]:
-    """A line each for an agent; of the commands it is told apart."""
+    """Notes for an agent, one line each; the test command is given separately."""
     notes: list[str] = []
     if recipe.python is not None:
         notes.append(f"Python is `python3`{f' ({report.python})' if report.python else ''}.")
@@ -102,7 +102,7 @@ def notes_for_agents(recipe: Recipe, report: EnvironmentReport) -> tuple[str, ..
 def missing_on_path(
     spec: EnvironmentSpec, files: RepositoryFiles, root: Path, furnishing: Furnishing
 ) -> tuple[str, ...]:
-    """A line about directories that were to be put on PATH and are nowhere. Blocking."""
+    """A line about the directories for PATH that do not exist. Blocking."""
     paths = (*files.files, *furnishing.kept, *furnishing.modules)
 
     def exists(entry: str) -> bool:
@@ -118,18 +118,18 @@ def missing_on_path(
 
 
 def _may_exist(root: Path, path: str) -> bool:
-    """Whether a directory is there, or a link on the way to it: that is not followed, it leads elsewhere inside."""
-    place = root
+    """Whether a directory exists, or a link on the way to it, which is not followed: inside it leads elsewhere."""
+    directory = root
     for part in posixpath.normpath(path).split("/"):
-        place /= part
-        if place.is_symlink():
+        directory /= part
+        if directory.is_symlink():
             return True
-    return place.is_dir()
+    return directory.is_dir()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvironmentBuildRequest:
-    """What an environment is built of: the recipe for a seed's files, in the image where there is one."""
+    """The inputs of a build: the recipe for a seed's files, in an image if there is one."""
 
     tenant: str
     subdirectory: str
@@ -142,7 +142,7 @@ class EnvironmentBuildRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class Builder:
-    """Builds environments, each in a checkout and a sandbox of its own. One process builds a key at a time."""
+    """Builds environments, each in its own checkout and sandbox. Only one process builds a key at a time."""
 
     git: Git
     sandbox: Sandbox
@@ -150,19 +150,19 @@ class Builder:
     tools: PythonTools
     disk: TenantDisk
     policy: SetupPolicy
-    places: EnvironmentPaths
+    paths: EnvironmentPaths
     keys: EnvironmentKeys
     mask: SecretMask
 
     async def build(self, key: str, request: EnvironmentBuildRequest) -> Facts:
-        """Build an environment under a key. Raises PreconditionFailed where it cannot be, ResourceExhausted."""
+        """Build an environment under a key. Raises PreconditionFailed where it cannot be built, ResourceExhausted."""
         started = time.monotonic()
-        recipe, spec, files, root = request.recipe, request.spec, request.files, self.places.home / key / "root"
+        recipe, spec, files, root = request.recipe, request.spec, request.files, self.paths.home / key / "root"
         tools = await self.tools.directory()
-        alone = await self.keys.alone(files, request.subdirectory)
-        shared = await self._shared(request) if alone and self.places.confined else None
+        unshared_reason = await self.keys.unshared_reason(files, request.subdirectory)
+        shared = await self._shared(request) if unshared_reason and self.paths.confined else None
         before = EnvironmentReport() if shared is None else shared[1].report
-        async with self._laid_out(key, request, shared[0] if shared else None) as (clone_dirs, lock):
+        async with self._prepared(key, request, shared[0] if shared else None) as (clone_dirs, lock):
             async with self._building(key, request, clone_dirs, lock) as build:
                 await build.run(recipe.steps if shared is None else recipe.own.steps)
                 build.check_network()
@@ -174,8 +174,8 @@ class Builder:
             furnishing, decisions = await self._collect(clone_dirs, root)
             report = first_report(recipe, await self._python_version(root, recipe))
             of_one = (
-                [EnvironmentDecision(what=f"built for this commit, since its own code may run: {alone}")]
-                if alone
+                [EnvironmentDecision(what=f"built for this commit, since its own code may run: {unshared_reason}")]
+                if unshared_reason
                 else []
             )
             report = replace(
@@ -197,8 +197,8 @@ class Builder:
             stray = [path for path in furnishing.kept if not _EXPECTED.fullmatch(path)]
             facts = Facts(
                 report=report,
-                variables=self.places.variables(recipe, spec, key, tools, pytest_from_tools=pytest_from_tools),
-                path=self.places.path(recipe, spec, tools, key=key),
+                variables=self.paths.variables(recipe, spec, key, tools, pytest_from_tools=pytest_from_tools),
+                path=self.paths.path(recipe, spec, tools, key=key),
                 notes=(*notes_for_agents(recipe, report), *missing_on_path(spec, files, root, furnishing)),
                 python=recipe.python.version if recipe.python else None,
                 tree=files.tree if stray and not spec.setup else "",
@@ -209,9 +209,9 @@ class Builder:
         return facts
 
     async def _shared(self, request: EnvironmentBuildRequest) -> tuple[Path, Facts] | None:
-        """The directory that all builds with these packages of an index begin with, and what is known of it.
+        """The directory with which all builds with these packages of an index begin, and its facts.
 
-        Nothing of the repository runs while it is made. None where there is no package to have, or none could be had.
+        No code of the repository runs during its build. None if there are no packages, or none could be installed.
         """
         if request.recipe.packages is None:
             return None
@@ -219,12 +219,12 @@ class Builder:
         key = await self.keys.packages_key(
             request.tenant, request.recipe, request.files, request.spec, await self.tools.directory()
         )
-        directory = self.places.home / key
+        directory = self.paths.home / key
         async with locked(directory.with_name(f"{key}.lock"), timeout_seconds=10 * self.policy.timeout_seconds):
             if (facts := await asyncio.to_thread(read_facts, directory)) is not None:
                 report = replace(facts.report, decisions=(*facts.report.decisions, _HAD_BEFORE))
                 return directory / "root", replace(facts, report=report)
-            async with self._laid_out(key, request, None) as (clone_dirs, lock):
+            async with self._prepared(key, request, None) as (clone_dirs, lock):
                 async with self._building(key, request, clone_dirs, lock) as build:
                     await build.run(request.recipe.steps)
                     installed = await build.record() if request.recipe.python is not None else ()
@@ -242,20 +242,20 @@ class Builder:
     async def _complete(
         self, key: str, request: EnvironmentBuildRequest, facts: Facts, furnishing: Furnishing, lock_of_npm: str = ""
     ) -> None:
-        directory = self.places.home / key
+        directory = self.paths.home / key
         await uninterrupted(asyncio.to_thread(write_facts, directory, facts, furnishing, npm_lock=lock_of_npm))
         await self.disk.admit(request.tenant, directory)
 
     @asynccontextmanager
-    async def _laid_out(
+    async def _prepared(
         self, key: str, request: EnvironmentBuildRequest, start: Path | None
     ) -> AsyncGenerator[tuple[CloneDirs, Mapping[str, str] | None]]:
-        """(a checkout of the commit, the pins, if there are any) while the environment's directory is being filled.
+        """(a checkout of the commit, the pins if there are any) for filling the environment's directory.
 
-        That is a copy of `start`, if there is one, with what its steps read. It is gone at the end unless it is
-        complete then.
+        The directory begins as a copy of `start`, if there is one, with the files that the steps read. At the end it is
+        removed unless it is complete.
         """
-        directory = self.places.home / key
+        directory = self.paths.home / key
         try:
             lock = await uninterrupted(asyncio.to_thread(_lay_out, directory, request, start))
             async with self.clones.checkout(f"environment-{key}", "build", request.seed) as clone_dirs:
@@ -268,22 +268,22 @@ class Builder:
     async def _building(
         self, key: str, request: EnvironmentBuildRequest, clone_dirs: CloneDirs, lock: Mapping[str, str] | None
     ) -> AsyncGenerator[Build]:
-        """What runs the steps of a recipe, in a workspace of its own."""
-        recipe, spec, root = request.recipe, request.spec, self.places.home / key / "root"
+        """A build in a new workspace, for running the steps of a recipe."""
+        recipe, spec, root = request.recipe, request.spec, self.paths.home / key / "root"
         tools, python = await self.tools.directory(), recipe.python.version if recipe.python else None
-        # More than an empty virtual environment is made.
+        # The network is only for more than an empty virtual environment.
         is_more = any(not step.required or step.concerns != "environment" for step in recipe.steps)
         network = self.policy.network if is_more else NetworkGrant()
-        variables = self.places.variables(recipe, spec, key, tools, pytest_from_tools=False)
+        variables = self.paths.variables(recipe, spec, key, tools, pytest_from_tools=False)
         variables |= {**recipe.build_variables, **self.policy.variables, **spec.variables}
         if not any(step.concerns.startswith(_OF_THE_CALLER) for step in recipe.steps):
-            # Tests import from the repository; package managers must not, since what they make is shared with commits
-            # that have other files there. A caller's own commands are shared with none.
+            # Tests import from the repository; package managers must not, since their output is shared with commits
+            # with other files there. The output of a caller's own commands is not shared.
             variables.pop("PYTHONPATH", None)
         environment = Environment(
             variables=variables,
-            path=self.places.path(recipe, spec, tools, key=key),
-            mounts=self.places.mounts(tools, request.seed / "objects"),
+            path=self.paths.path(recipe, spec, tools, key=key),
+            mounts=self.paths.mounts(tools, request.seed / "objects"),
             python_prefix="" if spec.image else (await self.keys.machine()).prefix(python),
             image=request.image,
         )
@@ -294,16 +294,16 @@ class Builder:
             clone_dirs.tree,
             environment=environment,
             network=network,
-            writable=self.places.writable(root),
+            writable=self.paths.writable(root),
             scratch=clone_dirs.directory,
             owner=Owner(tenant=request.tenant, execution_id=f"environment-{key}"),
         ) as workspace:
-            place = BuildRoot(path=root, seen_at=self.places.base(key), reports=reports)
+            build_root = BuildRoot(path=root, seen_at=self.paths.base(key), reports=reports)
             seconds = self.policy.timeout_seconds
-            yield Build(workspace, place, lock, grant=network, mask=self.mask, seconds=seconds)
+            yield Build(workspace, build_root, lock, grant=network, mask=self.mask, seconds=seconds)
 
     async def _needs_our_pytest(self, build: Build, recipe: Recipe, files: RepositoryFiles) -> bool:
-        """Whether the environment has no pytest of its own, and ours runs with its Python."""
+        """Whether the environment lacks pytest, and its Python can run ours."""
         if recipe.python is None:
             return False
         may_need_pytest = (
@@ -314,7 +314,7 @@ class Builder:
         return allows(self.tools.requires_python, recipe.python.version)
 
     async def _python_version(self, root: Path, recipe: Recipe) -> str:
-        """The interpreter's full version, as its virtual environment has it on record."""
+        """The interpreter's full version, from its virtual environment."""
         if recipe.python is None:
             return ""
         try:
@@ -325,7 +325,7 @@ class Builder:
         return match[1] if match else version_text(recipe.python.version)
 
     async def _collect(self, clone_dirs: CloneDirs, root: Path) -> tuple[Furnishing, list[EnvironmentDecision]]:
-        if not self.places.confined:
+        if not self.paths.confined:
             return Furnishing(), []
         gathered = await uninterrupted(
             collect(self.git, clone_dirs.layout, root, mount=WORKSPACE_MOUNT, base=ENVIRONMENT_MOUNT)
@@ -341,12 +341,12 @@ class Builder:
 
 
 def _lay_out(directory: Path, request: EnvironmentBuildRequest, start: Path | None) -> Mapping[str, str] | None:
-    """Make an environment's directory; the pins, if there are any."""
+    """Make an environment's directory; returns the pins, if there are any."""
     recipe, root = request.recipe, directory / "root"
-    # What a killed build may have left.
+    # A killed build may have left files.
     remove_tree(directory)
     directory.mkdir(parents=True)
-    copied(start, root)
+    copy_environment(start, root)
     for path, text in recipe.files.items():
         write_file(root / path, text)
     if recipe.python is None:
@@ -364,8 +364,8 @@ def _lay_out(directory: Path, request: EnvironmentBuildRequest, start: Path | No
     return lock
 
 
-def copied(root: Path | None, copy: Path) -> None:
-    """A copy of an environment's files, or an empty directory. Blocking."""
+def copy_environment(root: Path | None, copy: Path) -> None:
+    """Copy an environment's files, or make an empty directory. Blocking."""
     if root is None:
         copy.mkdir()
     else:

@@ -1,11 +1,11 @@
-"""Git bundles: whole repositories, commits and checkpoints, packed to go where they are not known yet.
+"""Git bundles of whole repositories, commits and checkpoints, for transport to another repository.
 
-A clone's base commit, or a local repository at one commit, becomes a bundle that stands on its own, with its history as
-far as that can be carried. The tags of a commit's ancestry are what version tools and `git describe` read.
+A clone's base commit, or a local repository at one commit, becomes a self-contained bundle, with its history if that
+is not too large. It includes the tags in the commit's ancestry, which version tools and `git describe` read.
 
-A checkpoint is a clone's HEAD and tree on top of its base commit. What the agent committed lies in a repository that
-the agent wrote: its own git packs that, inside the sandbox, where neither hooks nor paths of this host are in reach;
-our git sees a stream of objects, as from any stranger.
+A checkpoint is a clone's HEAD and tree on top of its base commit. The agent's commits are in a repository that the
+agent wrote: its own git packs them inside the sandbox, where neither hooks nor paths of this host are reachable; our
+git reads a stream of objects, as from any untrusted source.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ MAX_TAGS = 5000
 
 
 async def merged_tags(git: Git, layout: GitLayout, commit: str) -> tuple[str, ...]:
-    """The lines of a packed-refs file for the tags that point into a commit's ancestry, at most 5000, sorted by name.
+    """The packed-refs lines of the tags in a commit's ancestry, at most 5000, sorted by name.
 
     A repository that lacks the commit has none.
     """
@@ -71,14 +71,14 @@ _PREREQUISITE = re.compile(rb"-([0-9a-f]{40}(?:[0-9a-f]{24})?)(?: .*)?")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BundleHeader:
-    """What a bundle says of itself: the commits it builds on, and where its pack begins."""
+    """A bundle's header: the commits it builds on, and the offset of its pack."""
 
     prerequisites: tuple[str, ...]
     pack_at: int
 
 
 def read_header(data: bytes) -> BundleHeader:
-    """The header of a bundle (git's `bundle-format`). Raises PreconditionFailed where it is none."""
+    """The header of a bundle (git's `bundle-format`). Raises PreconditionFailed for other data."""
     beginning, blank, _ = data[:_HEADER_BYTES].partition(b"\n\n")
     signature, *lines = beginning.split(b"\n")
     if not blank or not _SIGNATURE.fullmatch(signature):
@@ -88,7 +88,7 @@ def read_header(data: bytes) -> BundleHeader:
 
 
 async def make_bundle(git: Git, layout: GitLayout, ref: str, since: str) -> bytes:
-    """A bundle of a ref with what it adds to `since`; empty where that is nothing.
+    """A bundle of a ref with its commits after `since`; empty if there are none.
 
     Raises ResourceExhausted where it is larger than `MAX_BUNDLE_BYTES`.
     """
@@ -106,9 +106,9 @@ async def make_bundle(git: Git, layout: GitLayout, ref: str, since: str) -> byte
 
 
 async def unpack(git: Git, layout: GitLayout, data: bytes, commit: str) -> None:
-    """Take a bundle's objects into a repository that has its prerequisites; `commit` is whole there afterwards.
+    """Import a bundle into a repository that has its prerequisites; `commit` is complete there afterwards.
 
-    Raises PreconditionFailed where it is broken, or does not have that commit.
+    Raises PreconditionFailed for a damaged bundle, or one without that commit.
     """
     header = read_header(data)
     try:
@@ -121,14 +121,14 @@ async def unpack(git: Git, layout: GitLayout, data: bytes, commit: str) -> None:
 async def _take_pack(
     git: Git, layout: GitLayout, pack: bytes, commit: str, known: Iterable[str], *, max_bytes: int, seconds: float
 ) -> None:
-    """Take objects into a repository that has the `known` commits. Raises GitFailed unless `commit` is whole then."""
+    """Import objects into a repository with the `known` commits. Raises GitFailed unless `commit` is complete then."""
     await git.run(
         *("index-pack", "--stdin", "--fix-thin", f"--max-input-size={max_bytes}"),
         layout=layout,
         stdin=pack,
         timeout_seconds=seconds,
     )
-    # Everything it stands on must be there: a commit alone proves nothing about its trees.
+    # Checks all reachable objects: an existing commit proves nothing about its trees.
     await git.run("rev-list", "--objects", "--quiet", commit, *(f"^{name}" for name in known), layout=layout)
 
 
@@ -137,10 +137,10 @@ _REF = f"refs/heads/{BUNDLE_BRANCH}"
 
 
 async def bundled(git: Git, layout: GitLayout, base: str, *, shallow: bool, max_bytes: int) -> RepositoryBundle:
-    """The bundle of `base`, made in a git directory of our own.
+    """The bundle of `base`, made in our own git directory.
 
-    Without its history where that is cut off (`shallow`) or makes more than `max_bytes`. Raises ResourceExhausted
-    where the files alone make more.
+    It has no history if that is `shallow` or makes it larger than `max_bytes`. Raises ResourceExhausted where the
+    files alone exceed that.
     """
     if not shallow:
         # the files alone may fit
@@ -170,12 +170,12 @@ async def _pack(git: Git, layout: GitLayout, commit: str, max_bytes: int) -> byt
 
 _UNNAMED = "base"
 SHALLOW_REFS = "refs/fleet/shallow/"
-"""Names in a bundle of the commits where a shallow history ends, since git's format has no place for them."""
+"""Refs in a bundle for the commits where a shallow history ends, which git's format cannot express."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packed:
-    """A bundle whose branch stands at `commit`; `subdirectory` is where in the repository the path lies."""
+    """A bundle whose branch is at `commit`; `subdirectory` is the packed path relative to the repository."""
 
     bundle: Path
     commit: str
@@ -184,7 +184,7 @@ class Packed:
 
 
 async def pack_repository(repo: RepoRef, into: Path) -> Packed:
-    """A bundle of what a reference to a local repository means, with what is there of its history, in `into`.
+    """A bundle of the commit that a reference to a local repository names, with its available history, in `into`.
 
     Nothing is written into the repository. Raises InvalidRequest, PreconditionFailed with `field`.
     """
@@ -207,7 +207,7 @@ async def pack_repository(repo: RepoRef, into: Path) -> Packed:
         if checkout.shallow:
             names += await _name_ends(git, layout, checkout.shallow, resolved.commit)
         await git.run(
-            # With one thread the same commit makes the same bundle, and so the same upload.
+            # With one thread the same commit gives the same bundle, and so the same upload.
             *("-c", "pack.threads=1", "bundle", "create", "--quiet", str(bundle), "--stdin"),
             layout=layout,
             stdin=os.fsencode("".join(f"{name}\n" for name in ("HEAD", f"refs/heads/{branch}", *names))),
@@ -231,17 +231,17 @@ async def _name_ends(git: Git, layout: GitLayout, shallow: bytes, commit: str) -
 
 
 async def unpack_branch(repository: Path, bundle: Path, branch: str, *, known: Path | None = None) -> str:
-    """Put a bundle's branch into a local repository, where it must not exist yet; its commit.
+    """Import a bundle's branch, which must not exist yet, into a local repository; returns its commit.
 
-    `known` is a bundle that has what the other one builds on, where the repository itself may not. No work tree is
-    touched, and no hook runs. Raises InvalidRequest where it is not a branch name, PreconditionFailed.
+    `known` is a bundle of the commits that the other one builds on, if the repository may lack them. No work tree is
+    touched, and no hook runs. Raises InvalidRequest for an invalid branch name, PreconditionFailed.
     """
-    # A server says its name: with a star in it, branches of any name would be written.
+    # The name comes from a server: with a star in it, git would write branches of any name.
     git, ref = Git(os.environ), f"refs/heads/{check_branch(branch, field='--fetch')}"
     fetch = ("fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--no-auto-maintenance", "--")
     try:
-        there = await git.run("for-each-ref", "--format=%(objectname)", "--", ref, cwd=repository)
-        if there.text():
+        existing = await git.run("for-each-ref", "--format=%(objectname)", "--", ref, cwd=repository)
+        if existing.text():
             raise PreconditionFailed(f"branch {branch} already exists", field="--fetch", hint="choose another --branch")
         if known is not None:
             await git.run(*fetch, str(known), "HEAD", cwd=repository, protocols=("file",), allowance=_ALLOWANCE)
@@ -268,13 +268,12 @@ async def take_checkpoint(
     known: dict[str, str],
     max_bytes: int,
 ) -> Checkpoint:
-    """The checkpoint of a clone whose tree is staged in the index of `layout`, a git directory of our own.
+    """The checkpoint of a clone whose tree is staged in the index of `layout`, our own git directory.
 
-    `changed`: the tree is another than the base commit's.
-    `head` is what the agent's HEAD says. Where its history can't be had (the agent broke it, it is larger than
-    `max_bytes`, or takes more memory or files than there may be), the tree is kept on top of the base commit, and its
-    commits become uncommitted changes. `known` are the heads that were taken before, each with its tree; this one is
-    added. Raises ResourceExhausted where the tree itself is too large.
+    `changed`: the tree differs from the base commit's. `head` is the agent's HEAD. If its history can't be packed (the
+    agent broke it, or it exceeds `max_bytes` or the limits of memory or files), the checkpoint has the tree on top of
+    the base commit, and the agent's commits become uncommitted changes. `known` are the heads of earlier checkpoints,
+    each with its tree; this one is added. Raises ResourceExhausted where the tree itself is too large.
     """
     if (
         head != base
@@ -294,7 +293,7 @@ async def take_checkpoint(
         )
         commit = created.text()
     bundle = b""
-    # What was made on top of the base commit is not within it.
+    # A commit on top of the base commit cannot be its ancestor, so that need not be checked.
     if commit != base and (head == base or not await git.is_ancestor(layout, commit, base)):
         await git.run("update-ref", "--no-deref", _CHECKPOINT_REF, commit, layout=layout)
         with bounded("the workspace makes a checkpoint", max_bytes):
@@ -308,9 +307,9 @@ async def take_checkpoint(
 
 
 async def restore_checkpoint(git: Git, layout: GitLayout, checkpoint: Checkpoint, *, scratch: Path) -> None:
-    """Bring a clean clone, whose `.git` is still ours, to a checkpoint. Raises PreconditionFailed.
+    """Restore a checkpoint in a clean clone, whose `.git` is still ours. Raises PreconditionFailed.
 
-    Every change counts as not staged afterwards: what was in the index is not kept, nor are other branches.
+    All changes are unstaged afterwards: the former index is lost, as are other branches.
     """
     for name in (checkpoint.commit, checkpoint.head):
         if not COMMIT_ID.fullmatch(name):
@@ -324,14 +323,14 @@ async def restore_checkpoint(git: Git, layout: GitLayout, checkpoint: Checkpoint
                 await git.run("bundle", "unbundle", str(file), layout=layout, cwd=tree)
             finally:
                 file.unlink(missing_ok=True)
-            # Before anything is made of its trees: an index or files.
+            # Before its trees become an index or files.
             for commit in {checkpoint.commit, checkpoint.head}:
                 await check_size(git, layout, commit)
         await git.run("read-tree", "--reset", "-u", checkpoint.commit, layout=layout, cwd=tree)
         if checkpoint.branch and _is_branch(checkpoint.branch):
             ref = f"refs/heads/{checkpoint.branch}"
             if checkpoint.branch != WORK_BRANCH:
-                # A branch may stand where the first one's directory would (`fleet`), which git refuses.
+                # A branch called like the work branch's directory (`fleet`) cannot exist beside it.
                 await git.run("update-ref", "-d", f"refs/heads/{WORK_BRANCH}", layout=layout, cwd=tree)
             await git.run("update-ref", ref, checkpoint.head, layout=layout, cwd=tree)
             await git.run("symbolic-ref", "HEAD", ref, layout=layout, cwd=tree)
@@ -348,7 +347,7 @@ async def restore_checkpoint(git: Git, layout: GitLayout, checkpoint: Checkpoint
 async def _take_history(
     git: Git, layout: GitLayout, workspace: Workspace, *, base: str, head: str, max_bytes: int
 ) -> bool:
-    """Take the agent's commits up to `head` into our git directory; whether we have all of it now."""
+    """Import the agent's commits up to `head` into our git directory; returns whether they are complete."""
     if not COMMIT_ID.fullmatch(head):
         return False
     if await git.is_ancestor(layout, head, base):

@@ -1,4 +1,4 @@
-"""A clone: a work tree for one agent or one check, and what can be done with it."""
+"""A clone: a work tree for one agent or one check, with its diff, patches and checkpoints."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
 
 _HEAD_TIMEOUT_SECONDS = 10.0
 _ON_BRANCH = re.compile(r"ref: refs/heads/(\w[\w-]*(?:/\w[\w-]*)*)\n", re.ASCII)
-# So much of what was staged may lie about, superseded, until our git directory is begun anew.
+# So many bytes of outdated staged objects may remain before our git directory is cleaned.
 _COMPACTED_BYTES = 64 * 1024 * 1024
 _COMMITS_KEPT = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CloneDirs:
-    """The directories of one clone: the agent's work tree, and beside it the git directory that the agent never sees.
+    """The directories of one clone: the agent's work tree, and beside it our git directory, which the agent never sees.
 
-    `git_dir` is a git directory of our own with its own index: whatever is written into the tree's `.git` (config,
-    hooks, filters) is nothing to the git that we run. `attached` is a tree of the caller's own, wherever it lies.
-    `furnishing` is what stands in the tree beside the commit, from the environment at `root`.
+    `git_dir` has its own index: our git ignores whatever is written into the tree's `.git` (config, hooks, filters).
+    `attached` is a caller's own tree anywhere. `furnishing` are files of the environment at `root` that are put into
+    the tree beside those of the commit.
     """
 
     directory: Path
@@ -57,7 +57,7 @@ class CloneDirs:
 
     @property
     def lock(self) -> Path:
-        """The file that the clone's process holds."""
+        """The lock file that the clone's process holds."""
         return self.directory.with_name(f"{self.directory.name}.lock")
 
     @property
@@ -75,9 +75,9 @@ class CloneDirs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CloneBounds:
-    """The largest diff and the largest checkpoint of a clone, in bytes; what a tenant may have on this node's disk.
+    """The limits of a clone's diff and checkpoint, and of a tenant's share of this node's disk, in bytes.
 
-    The last counts environments, seeds and caches of repositories; 0: no limit.
+    The share includes environments, seeds and caches of repositories; 0: no limit.
     """
 
     patch_bytes: int = 32 * 1024 * 1024
@@ -126,7 +126,7 @@ class GitClone:
 
     @property
     def _used(self) -> bool:
-        """Whether its tree and its `.git` may be others' than those that we wrote."""
+        """Whether its tree and its `.git` may have been changed since we wrote them."""
         return self._restored or self._workspace.used
 
     async def run(self, command: Command) -> CommandResult:
@@ -134,9 +134,9 @@ class GitClone:
         return await self._workspace.run(command)
 
     async def diff(self) -> Diff:
-        """Everything that differs from the base commit, committed or not, untracked files included.
+        """All changes since the base commit, committed or not, untracked files included.
 
-        Left out: what .gitignore names, by-products of tools (caches, `node_modules`), the content of submodules.
+        Left out: ignored files, by-products of tools (caches, `node_modules`), the content of submodules.
         Raises ResourceExhausted (a larger patch than allowed), PreconditionFailed (a file that cannot be read).
         """
         what, most = "the changes make a patch", self._bounds.patch_bytes
@@ -145,7 +145,7 @@ class GitClone:
                 return Diff(patch=b"")
             against = ("diff", "--cached", self.base_commit)
             with bounded(what, most):
-                # Of the index alone: whatever stands in the tree by now (attributes too) is not answer again.
+                # From the index alone: files that changed in the tree meanwhile (attributes too) are not read again.
                 bare = replace(self._clone_dirs.layout, work_tree=None)
                 patch = await self._git.run(*against, *PATCH_FORM, layout=bare, output_limit=most)
         return await asyncio.to_thread(diff_of, patch.stdout, changed.counts)
@@ -153,10 +153,10 @@ class GitClone:
     async def apply(self, patch: bytes, *, branch: str = "") -> None:
         """Apply a patch to the tree and the index of a clone in which nothing has run yet.
 
-        With a `branch` the tree is first brought back to the base commit, and the patch is committed to that branch,
-        which is then checked out; a patch that is rejected leaves the branch at the base commit.
+        With a `branch` the tree is first reset to the base commit, and the patch is committed to that branch,
+        which is checked out; a rejected patch leaves the branch at the base commit.
 
-        Raises PatchRejected with git's reason (nothing has changed then), PreconditionFailed (a command has run: the
+        Raises PatchRejected with git's reason (nothing is changed then), PreconditionFailed (a command has run: the
         clone's `.git` may no longer be ours).
         """
         if self._used:
@@ -178,11 +178,11 @@ class GitClone:
                 await self._commit(branch, layout)
 
     async def _begin(self, branch: str, layout: GitLayout) -> None:
-        """Check out a branch at the base commit, whose name and differences nothing of the repository hides."""
+        """Check out a branch at the base commit, unaffected by the repository's attributes and tags."""
         name = f"refs/heads/{branch}"
-        # What stands there goes before every .gitattributes.
+        # This file takes precedence over every .gitattributes.
         await asyncio.to_thread((layout.git_dir / "info/attributes").write_text, "* !diff\n")
-        # To git a tag goes before a branch of its name.
+        # For git a tag takes precedence over a branch of its name.
         await self._git.run("update-ref", "-d", f"refs/tags/{branch}", layout=layout)
         await self._git.run("update-ref", name, self.base_commit, layout=layout)
         await self._git.run("symbolic-ref", "HEAD", name, layout=layout)
@@ -196,15 +196,15 @@ class GitClone:
         await self._git.run("update-ref", f"refs/heads/{branch}", commit.text(), layout=layout)
 
     async def checkpoint(self) -> Checkpoint:
-        """HEAD and the tree as they stand, untracked files included.
+        """The current HEAD and tree, untracked files included.
 
-        Left out: what `diff` leaves out, the index, and every branch but HEAD's. A HEAD that is broken counts as the
-        base commit. Raises ResourceExhausted, PreconditionFailed.
+        Left out: what `diff` leaves out, the index, and all branches but HEAD's. A broken HEAD counts as the base
+        commit. Raises ResourceExhausted, PreconditionFailed.
         """
         head, branch = await self.head() if self._used else (self.base_commit, WORK_BRANCH)
         async with self._index:
             if self._staged_bytes > _COMPACTED_BYTES:
-                # What is as the commit has it keeps what is known of its file, and is not read again.
+                # Unchanged entries keep their files' stat data, so those files are not read again.
                 await self._git.run("read-tree", "--reset", self.base_commit, layout=self._clone_dirs.layout)
                 await uninterrupted(asyncio.to_thread(_forget_staged, self._clone_dirs))
                 self._staged_bytes = 0
@@ -226,24 +226,24 @@ class GitClone:
             return checkpoint
 
     async def restore(self, checkpoint: Checkpoint) -> None:
-        """Bring this clone, in which nothing has run yet, to a checkpoint of another clone of the same commit.
+        """Restore another clone's checkpoint of the same commit in this clone, in which nothing has run yet.
 
-        Every change counts as not staged then. Raises PreconditionFailed.
+        All changes are unstaged then. Raises PreconditionFailed.
         """
         if self._used:
             raise PreconditionFailed("a checkpoint can only be restored before anything has run in the clone")
         tree = self._clone_dirs.tree
         layout = GitLayout(git_dir=tree / ".git", work_tree=tree, alternates=(self._history.objects,))
         async with self._index:
-            # What another clone had committed under a name of the environment's goes before it.
+            # Committed files of the other clone take precedence over the environment's of the same names.
             await asyncio.to_thread(remove, tree, self._clone_dirs.furnishing.kept)
             await restore_checkpoint(self._git, layout, checkpoint, scratch=self._clone_dirs.git_dir)
             await self._furnish()
-        # What HEAD is now, the clone's own git says.
+        # From now on HEAD is read by the clone's own git.
         self._restored = True
 
     async def bundle(self, *, max_bytes: int) -> RepositoryBundle:
-        """The base commit as a git bundle that stands on its own, made by our git. Raises ResourceExhausted."""
+        """The base commit as a self-contained bundle, made by our git. Raises ResourceExhausted."""
         async with self._index:
             return await bundled(
                 self._git,
@@ -254,7 +254,7 @@ class GitClone:
             )
 
     async def _make_room(self, patch: bytes) -> None:
-        """Take away what the environment has put where a patch puts a file of its own."""
+        """Remove the environment's files at paths that a patch changes."""
         kept = frozenset(self._clone_dirs.furnishing.kept)
         if kept:
             await asyncio.to_thread(remove, self._clone_dirs.tree, kept.intersection(await touched(self._git, patch)))
@@ -265,31 +265,31 @@ class GitClone:
 
     @asynccontextmanager
     async def _changes(self, what: str, most: int, *, counted: bool) -> AsyncGenerator[StagedChanges]:
-        """What our own index, held and brought up to the tree, has against the base commit."""
-        layout, seen = self._clone_dirs.layout, list[StagedChanges]()
+        """The changes since the base commit in our own index, updated to the tree and locked until the context ends."""
+        layout, found = self._clone_dirs.layout, list[StagedChanges]()
 
         async def links() -> frozenset[bytes]:
             with bounded(what, most):
-                seen.append(await changes(self._git, layout, self.base_commit, counted=counted))
-            return seen[-1].links
+                found.append(await changes(self._git, layout, self.base_commit, counted=counted))
+            return found[-1].links
 
         async with self._index:
             try:
                 if not await self._stage(links):
                     await links()
-                yield seen[-1]
+                yield found[-1]
             except ResourceExhausted:
-                # What is too much stands in the index by now, and .gitignore says nothing of what an index has.
+                # The index has the excess files by now, and .gitignore does not apply to files in an index.
                 await self._git.run("read-tree", self.base_commit, layout=layout)
                 raise
 
     async def _stage(self, links: Callable[[], Awaitable[frozenset[bytes]]]) -> bool:
-        """Bring our own index up to the tree."""
+        """Update our own index to the tree; returns whether `links` was called."""
         layout = self._clone_dirs.layout
         if self._submodules is None:
             self._submodules = self._submodules_of.get(self.base_commit)
         if self._submodules is None:
-            # Not yet brought up to a tree, the index is that of the commit, as in all of its clones.
+            # Before its first update the index is the commit's, as in all of its clones.
             self._submodules = await gitlinks(self._git, layout)
             if len(self._submodules_of) >= _COMMITS_KEPT:
                 self._submodules_of.clear()
@@ -297,14 +297,14 @@ class GitClone:
         async with self._workspace.frozen():
             confining: tuple[str, ...] = ()
             if self._used:
-                # Not everybody can be stopped everywhere: who lives could lead git out of the tree while it reads.
+                # Processes cannot be frozen everywhere: a running one could lead git out of the tree by a link.
                 stores = await asyncio.to_thread(object_stores, self._history.objects)
                 confining = await self._workspace.confining(readable=tuple(stores), writable=(layout.git_dir,))
             tree, submodules = self._clone_dirs.tree, self._submodules
             return await stage(self._git, layout, tree, submodules, links=links, confining=confining)
 
     async def head(self) -> tuple[str, str]:
-        """(commit, branch) of HEAD as the agent left it; both empty where its repository is broken."""
+        """(commit, branch) of the agent's HEAD; both empty where its repository is broken."""
         if plain := await asyncio.to_thread(_plain_head, self._clone_dirs.tree):
             return plain
         answer = await self.run(
@@ -323,7 +323,7 @@ class GitClone:
 
 
 def _plain_head(tree: Path) -> tuple[str, str] | None:
-    """What git would say of HEAD where two plain files tell it; None where git has to be answer. Blocking."""
+    """(commit, branch) of HEAD, if two plain files have them; None where git has to be asked. Blocking."""
     with suppress(OSError):
         commit, name = read_file(tree, ".git", "HEAD"), ""
         if branch := _ON_BRANCH.fullmatch(commit):
@@ -335,7 +335,7 @@ def _plain_head(tree: Path) -> tuple[str, str] | None:
 
 
 def _forget_staged(clone_dirs: CloneDirs) -> None:
-    """Throw away what was staged, which the index no longer names: the tree supersedes it."""
+    """Delete staged objects that the index no longer references."""
     git_dir = clone_dirs.git_dir
     for directory in (git_dir / "objects").iterdir():
         if directory.name != "info":

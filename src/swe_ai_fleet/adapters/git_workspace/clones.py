@@ -1,4 +1,4 @@
-"""The clones of a node: made of seeds, each with its history read-only from there."""
+"""The clones of a node: made from seeds, whose history they read."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _CHECKOUT_TIMEOUT_SECONDS = 600.0
 
 
 class Clones:
-    """Makes clones below `home`: `<execution>/<name>-<unique>`, each with a lock file that its process holds."""
+    """Makes clones below `home`, at `<execution>/<name>-<unique>`, each with a lock file that its process holds."""
 
     def __init__(self, home: Path, git: Git, sandbox: Sandbox, *, bounds: CloneBounds) -> None:
         self._home = home
@@ -57,16 +57,16 @@ class Clones:
         *,
         writable: tuple[Mount, ...] = (),
     ) -> AsyncGenerator[GitClone]:
-        """A clean clone of the seed's commit in a sandbox; gone at the end of the context, however that comes.
+        """A clean clone of the seed's commit in a sandbox, removed at the end of the context in any case.
 
-        `furnishing` is what it gets beside the commit, and the directory of the environment that has it; `writable` are
+        `furnishing` are the environment's directory and the files from there that the clone gets; `writable` are
         directories that its commands may write to.
         """
         history = history_of(seed)
         if self._sandbox.policy.level is not IsolationLevel.NONE:
-            # At the same place as on the host, which is what the clone's alternates say.
-            seen = Mount(source=str(history.objects), target=str(history.objects))
-            environment = replace(environment, mounts=(*environment.mounts, seen))
+            # At the same path as on the host, which is the one in the clone's alternates.
+            objects = Mount(source=str(history.objects), target=str(history.objects))
+            environment = replace(environment, mounts=(*environment.mounts, objects))
         async with (
             self._clone_dirs(owner.execution_id, name, seed, furnishing) as clone_dirs,
             self._sandbox.workspace(
@@ -87,9 +87,9 @@ class Clones:
         environment: Environment,
         furnishing: tuple[Path, Furnishing] | None = None,
     ) -> AsyncGenerator[GitClone]:
-        """The caller's own clone at the seed's commit, used where it is; at the end only what we put beside it goes.
+        """The caller's own clone at the seed's commit, used in place; at the end only our own directory is removed.
 
-        With a `furnishing` the tree gets that, and keeps it.
+        The files of a `furnishing` stay in the tree.
         """
         async with self._clone_dirs("attached", name, seed, furnishing, attached=tree) as clone_dirs:
             await self._git.run("read-tree", seed.name, layout=clone_dirs.layout)
@@ -110,7 +110,7 @@ class Clones:
         )
 
     async def copy(self, tree: Path, seed: Path, branch: str) -> None:
-        """A clone of the seed's commit that stands on its own, at `tree`, for the caller to keep."""
+        """Make a self-contained clone of the seed's commit at `tree`, for the caller to keep."""
         dot_git = tree / ".git"
         history = history_of(seed)
         await asyncio.to_thread(
@@ -146,35 +146,35 @@ class Clones:
         furnishing: tuple[Path, Furnishing] | None = None,
         attached: Path | None = None,
     ) -> AsyncGenerator[CloneDirs]:
-        """The directories of a clone, its tree still empty or one of the caller's; gone at the end."""
+        """The directories of a clone, with an empty tree or the caller's own; removed at the end."""
         directory = self._home / folder / f"{name}-{secrets.token_hex(4)}"
         root, furnished = furnishing or (Path(), Furnishing())
         clone_dirs = CloneDirs(directory=directory, attached=attached, root=root, furnishing=furnished)
-        held = _hold(clone_dirs.lock)
+        lock = _hold(clone_dirs.lock)
         try:
             await uninterrupted(asyncio.to_thread(_write_clone_dirs, clone_dirs, seed))
             yield clone_dirs
         finally:
-            await uninterrupted(asyncio.to_thread(_remove_clone_dirs, clone_dirs, held))
+            await uninterrupted(asyncio.to_thread(_remove_clone_dirs, clone_dirs, lock))
 
     async def _fill(self, clone_dirs: CloneDirs, seed: Path) -> None:
-        """Check HEAD out into the tree whose `.git` we wrote, its submodules and what the environment brings too."""
+        """Check out HEAD and its submodules into the tree whose `.git` we wrote, and add the furnishing."""
         await self._check_out(clone_dirs.tree)
-        # With its time, which tells git which of its entries it may trust.
+        # With its modification time, by which git decides which entries it may trust.
         shutil.copy2(clone_dirs.tree / ".git/index", clone_dirs.git_dir / "index")
         await self._check_out_submodules(clone_dirs.tree, seed, clone_dirs.git_dir / "submodule-index")
         if clone_dirs.furnishing:
             await uninterrupted(asyncio.to_thread(furnish, clone_dirs.tree, clone_dirs.root, clone_dirs.furnishing))
 
     async def _check_out_submodules(self, tree: Path, seed: Path, index: Path) -> None:
-        """Put the files of submodules into their directories, which git has made: no link is on the way there."""
+        """Check out submodules into their directories, which git has just made: no links lead there."""
         for submodule in submodules_of(seed):
             if submodule.tree:
-                place = tree / submodule.path
+                directory = tree / submodule.path
                 await self._git.run(
                     *("read-tree", "--reset", "-u", submodule.tree),
-                    layout=GitLayout(git_dir=tree / ".git", work_tree=place, index=index),
-                    cwd=place,
+                    layout=GitLayout(git_dir=tree / ".git", work_tree=directory, index=index),
+                    cwd=directory,
                     timeout_seconds=_CHECKOUT_TIMEOUT_SECONDS,
                 )
                 await asyncio.to_thread(index.unlink)
@@ -190,7 +190,7 @@ class Clones:
 
 @asynccontextmanager
 async def _warming(workspace: LocalWorkspace) -> AsyncGenerator[None]:
-    """Let the sandbox start beside what comes first; should it fail, the first command says so."""
+    """Start the sandbox in the background; if that fails, the first command reports it."""
     warming = asyncio.create_task(workspace.warm())
     try:
         yield
@@ -203,11 +203,11 @@ def _hold(lock: Path) -> int:
     while True:
         lock.parent.mkdir(parents=True, exist_ok=True)
         try:
-            held = try_lock(lock)
+            descriptor = try_lock(lock)
         except FileNotFoundError:
-            continue  # a reaper took the empty directory away under us
-        if held is not None:
-            return held
+            continue  # the reaper has just removed the empty directory
+        if descriptor is not None:
+            return descriptor
         raise PreconditionFailed(f"{lock.name} is held by another process")  # the name is random: it is being reaped
 
 
@@ -233,12 +233,12 @@ def _write_clone_dirs(clone_dirs: CloneDirs, seed: Path) -> None:
     write_git_dir(clone_dirs.git_dir, head=commit, history=history, excludes=excludes, work_tree=True)
 
 
-def _remove_clone_dirs(clone_dirs: CloneDirs, held: int) -> None:
+def _remove_clone_dirs(clone_dirs: CloneDirs, lock: int) -> None:
     try:
         remove_tree(clone_dirs.directory)
         clone_dirs.lock.unlink(missing_ok=True)
     finally:
-        os.close(held)
-    # siblings are still at work
+        os.close(lock)
+    # not empty while other clones of the execution exist
     with suppress(OSError):
         clone_dirs.directory.parent.rmdir()

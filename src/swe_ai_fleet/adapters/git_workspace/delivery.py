@@ -1,6 +1,6 @@
 """Commits of patches: delivered on a branch of the target, or merged into the integration branch.
 
-They are made in bare scratch repositories, without a look at the target's work tree or its hooks.
+They are made in bare scratch repositories; the target's work tree and hooks are not used.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _DRAFT_MESSAGE = "Draft of a merge with conflicts"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Merged:
-    """What git made of two commits: a tree, with conflict markers where there are `conflicts`."""
+    """A merge by git: a tree, with conflict markers in the files of `conflicts`."""
 
     tree: str
     conflicts: tuple[str, ...]
@@ -51,7 +51,7 @@ class _Merged:
 
 @dataclass(frozen=True, kw_only=True)
 class Deliveries:
-    """Makes commits of patches, delivers and merges them. `scratch` holds what lies between a patch and its commit."""
+    """Makes commits of patches, delivers and merges them. `scratch` is for its temporary repositories."""
 
     git: Git
     remotes: RemoteRepositories
@@ -70,47 +70,47 @@ class Deliveries:
     ) -> Delivered:
         """The commit of a patch on its branch in a local repository; without a patch the pinned commit itself.
 
-        For a snapshot, the snapshot is the commit's parent. `known` is a commit that the target has.
+        The parent of a commit on a snapshot is the snapshot. `known` is a commit that the target has.
 
         Raises PatchRejected, InvalidRequest and PreconditionFailed (`delivery.branch`).
         """
         _check_branch_name(delivery.branch)
-        ref, there = f"refs/heads/{delivery.branch}", GitLayout(git_dir=target.git_dir)
+        ref, target_layout = f"refs/heads/{delivery.branch}", GitLayout(git_dir=target.git_dir)
         async with self._repository(seed) as layout:
             tree = "" if patch is None else await self._tree(layout, seed.name, patch)
-            await self._check_free(there, delivery.branch)
-            commit = await self._standing(there, ref, repository.commit, tree)
+            await self._check_free(target_layout, delivery.branch)
+            commit = await self._existing(target_layout, ref, repository.commit, tree)
             if not commit:
                 commit = await self._delivered(layout, tree, repository.commit, delivery)
-                await self._hand_over(layout, target, commit, known)
+                await self._copy_objects(layout, target, commit, known)
                 try:
-                    await self.git.run("update-ref", ref, commit, "0" * len(commit), layout=there)
+                    await self.git.run("update-ref", ref, commit, "0" * len(commit), layout=target_layout)
                 except GitFailed as error:
-                    # Somebody was faster, perhaps with this same delivery.
-                    commit = await self._standing(there, ref, repository.commit, tree)
+                    # Another process was faster, perhaps with the same delivery.
+                    commit = await self._existing(target_layout, ref, repository.commit, tree)
                     if not commit:
                         raise _branch_taken(delivery.branch, error.message) from error
         return Delivered(commit_sha=commit, branch=delivery.branch, tree=tree)
 
     async def keep(
         self,
-        place: LocalRepository | Path,
+        target: LocalRepository | Path,
         repository: PinnedRepository,
         seed: Path,
         patch: bytes,
         ref: str,
         message: str,
     ) -> Delivered:
-        """The patch as a commit under a reference below `refs/fleet/`, whatever stood there before.
+        """Commit the patch under a reference below `refs/fleet/`, replacing a former commit there.
 
         Raises PatchRejected, PreconditionFailed.
         """
-        git_dir = place if isinstance(place, Path) else place.git_dir
-        async with self._repository(seed, objects=place / "objects" if isinstance(place, Path) else None) as layout:
+        git_dir = target if isinstance(target, Path) else target.git_dir
+        async with self._repository(seed, objects=target / "objects" if isinstance(target, Path) else None) as layout:
             tree = await self._tree(layout, seed.name, patch)
             commit = await self._delivered(layout, tree, repository.commit, Delivery(message=message))
-            if not isinstance(place, Path):
-                await self._hand_over(layout, place, commit, repository.shared_commit)
+            if not isinstance(target, Path):
+                await self._copy_objects(layout, target, commit, repository.shared_commit)
             await self.git.run("update-ref", ref, commit, layout=GitLayout(git_dir=git_dir))
         return Delivered(commit_sha=commit, branch=ref, tree=tree)
 
@@ -125,7 +125,7 @@ class Deliveries:
         cache: Path,
         pin: str,
     ) -> Delivered:
-        """As `to_local` on a remote branch, if `delivery.push` says so; in any case in the cache, under the ref `pin`.
+        """As `to_local`, but with `delivery.push` on a remote branch; in any case in the cache, under the ref `pin`.
 
         Raises PatchRejected, InvalidRequest, PreconditionFailed, Unavailable.
         """
@@ -133,24 +133,24 @@ class Deliveries:
         cache_layout = GitLayout(git_dir=cache, alternates=(seed / "objects",))
         async with self._repository(seed, objects=cache / "objects") as layout, locked(cache.with_suffix(".lock")):
             tree = "" if patch is None else await self._tree(layout, seed.name, patch)
-            commit = await self._standing(cache_layout, pin, repository.commit, tree) if tree else repository.commit
+            commit = await self._existing(cache_layout, pin, repository.commit, tree) if tree else repository.commit
             commit = commit or await self._delivered(layout, tree, repository.commit, delivery)
             await self.git.run("update-ref", pin, commit, layout=cache_layout)
             if not delivery.push:
                 return Delivered(commit_sha=commit, branch=delivery.branch, tree=tree)
-            party = (repository.tenant, repository.credential, remote)
-            if there := await self.remotes.branch(*party, cache, delivery.branch):
-                commit = await self._standing(cache_layout, there, repository.commit, tree)
+            access = (repository.tenant, repository.credential, remote)
+            if remote_ref := await self.remotes.branch(*access, cache, delivery.branch):
+                commit = await self._existing(cache_layout, remote_ref, repository.commit, tree)
                 if not commit:
                     raise _branch_taken(delivery.branch, "it exists at the remote with different content")
             else:
-                await self.remotes.push(*party, cache_layout, commit, delivery.branch)
+                await self.remotes.push(*access, cache_layout, commit, delivery.branch)
         return Delivered(commit_sha=commit, branch=delivery.branch, pushed=True, tree=tree)
 
     async def commit(self, seed: Path, patch: bytes, *, objects: Path) -> str:
-        """A commit of a patch on a seed's commit, its objects put into `objects`; the same patch is the same commit.
+        """A commit of a patch on a seed's commit, with its objects in `objects`; the same patch gives the same commit.
 
-        It has the date of the seed's commit, which decides what releases its environment is made of.
+        It has the date of the seed's commit, which limits the releases in its environment.
 
         Raises PatchRejected.
         """
@@ -163,7 +163,7 @@ class Deliveries:
     async def _repository(
         self, seed: Path, *, objects: Path | None = None, others: Iterable[Path] = ()
     ) -> AsyncGenerator[GitLayout]:
-        """A bare repository on the seed's commit for as long as the context lasts; new objects go to `objects`."""
+        """A bare repository on the seed's commit until the context ends; new objects are stored in `objects`."""
         async with vanishing(self.scratch) as private:
             await uninterrupted(asyncio.to_thread(write_git_dir, private, head=seed.name, history=history_of(seed)))
             yield GitLayout(
@@ -182,11 +182,11 @@ class Deliveries:
         if f"branch refs/heads/{branch}" in os.fsdecode(worktrees.stdout).split("\0"):
             raise _branch_taken(branch, "it is checked out")
 
-    async def _standing(self, layout: GitLayout, name: str, pinned: str, tree: str) -> str:
-        """The commit that a name stands for, if it is what we are about to make; empty where there is no such name.
+    async def _existing(self, layout: GitLayout, name: str, pinned: str, tree: str) -> str:
+        """The commit of a ref, if it has the content of the delivery; empty without such a ref.
 
-        That is a tree on the pinned commit, or that commit itself where `tree` is empty. Raises PreconditionFailed
-        where the name stands for something else.
+        That content is a tree on the pinned commit, or that commit itself if `tree` is empty. Raises PreconditionFailed
+        for a ref with other content.
         """
         questions = (f"{name}^{{commit}}", f"{name}^{{tree}}", f"{name}^1")
         answers = await self.git.run(
@@ -209,8 +209,8 @@ class Deliveries:
         author = identity(delivery.author_name, delivery.author_email)
         return await self._commit(layout, tree, parent, message, author)
 
-    async def _hand_over(self, layout: GitLayout, target: LocalRepository, commit: str, known: str) -> None:
-        """Put the commit's objects into the target's store as one small pack; no git of theirs takes part."""
+    async def _copy_objects(self, layout: GitLayout, target: LocalRepository, commit: str, known: str) -> None:
+        """Put the commit's objects into the target's store as one small pack; the target's own git is not involved."""
         ours = layout.git_dir / "objects"
         theirs = GitLayout(git_dir=layout.git_dir, objects=target.objects, alternates=(ours,))
         present = await self.git.run(
@@ -227,7 +227,7 @@ class Deliveries:
         )
 
     async def merge(self, request: MergeRequest, *, head: Path, base: Path, objects: Path) -> Merge:
-        """Merge as `ports.Branches` says. `head` and `base` are the seeds; new objects go to `objects`.
+        """Merge as in `ports.Branches`. `head` and `base` are the seeds; new objects are stored in `objects`.
 
         The three-way merge is git's own (`merge-ort`, with renames), between the head and a commit of the patch on
         its base, which is an ancestor of the head or a draft on top of it. Raises PatchRejected, PreconditionFailed,
@@ -306,7 +306,7 @@ class Deliveries:
         return await asyncio.to_thread(readable, diff.stdout)
 
     async def _side(self, layout: GitLayout, older: str, newer: str, paths: Iterable[str]) -> bytes:
-        """What one side changed in the files of a conflict, renames shown as such; empty where that is too long."""
+        """One side's changes to the files in conflict, with renames; empty if that is too long."""
         literal = [f":(literal){path}" for path in list(paths)[:_MAX_SHOWN_FILES]]
         try:
             tree = await self.git.run(
@@ -338,7 +338,7 @@ def _author(request: MergeRequest) -> dict[str, str]:
 
 
 def _read(output: bytes) -> _Merged:
-    """What `git merge-tree --write-tree --messages -z` says: a tree, the files in conflict, messages."""
+    """The output of `git merge-tree --write-tree --messages -z`: a tree, the files in conflict, messages."""
     tree, *fields = output.split(b"\0")
     conflicts: dict[str, None] = {}
     position = 0
@@ -347,7 +347,7 @@ def _read(output: bytes) -> _Merged:
         position += 1
     messages: list[str] = []
     position += 1
-    # Each message: how many paths, the paths, a kind, the text.
+    # Each message has a number of paths, the paths, a kind and a text.
     while position < len(fields) and fields[position].strip().isdigit():
         text = position + int(fields[position]) + 2
         if text < len(fields) and fields[text - 1] != b"Auto-merging":

@@ -1,4 +1,4 @@
-"""Directories that appear and disappear whole, whatever was put into them; locks between the processes of a node."""
+"""Directories that are created and removed atomically; locks between the processes of a node."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _MAX_READ_BYTES = 64 * 1024
 
 
 def try_lock(path: Path) -> int | None:
-    """A descriptor that holds the lock file exclusively, or None where another process or task holds it.
+    """A descriptor that holds a lock file exclusively, or None if another process or task holds it.
 
-    Closing the descriptor, or the end of the process, frees it.
+    Closing the descriptor, or the end of the process, releases it.
     """
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -40,21 +40,21 @@ def try_lock(path: Path) -> int | None:
             return None
         if _is_file_at(descriptor, path):
             return descriptor
-        os.close(descriptor)  # its last holder removed the file while we waited: what we hold is nobody's lock
+        os.close(descriptor)  # its last holder removed the file meanwhile, so this is no longer the lock
 
 
 def _is_file_at(descriptor: int, path: Path) -> bool:
-    held = os.fstat(descriptor)
+    opened = os.fstat(descriptor)
     try:
         named = path.stat(follow_symlinks=False)
     except FileNotFoundError:
         return False
-    return (held.st_dev, held.st_ino) == (named.st_dev, named.st_ino)
+    return (opened.st_dev, opened.st_ino) == (named.st_dev, named.st_ino)
 
 
 @asynccontextmanager
 async def locked(path: Path, *, timeout_seconds: float = 600.0) -> AsyncGenerator[None]:
-    """Hold the lock file for the length of the context. Raises Unavailable when the time is up."""
+    """Hold a lock file until the context ends. Raises Unavailable when the time is up."""
     deadline = asyncio.get_running_loop().time() + timeout_seconds
     wait = _FIRST_WAIT_SECONDS
     # Polling instead of a blocking flock in a thread: a cancelled wait must leave no thread behind.
@@ -71,10 +71,10 @@ async def locked(path: Path, *, timeout_seconds: float = 600.0) -> AsyncGenerato
 
 @asynccontextmanager
 async def appearing(target: Path) -> AsyncGenerator[Path]:
-    """A directory to fill, which becomes `target` at the end of the context; after a fault nothing is left.
+    """A directory to fill, renamed to `target` at the end of the context, or removed after a fault.
 
-    Whoever comes second (another process that made the same thing) yields to the first. What a killed process leaves
-    is named `.new-*` beside the target.
+    If another process has made the target first, that one stays. A killed process leaves a directory named `.new-*`
+    beside the target.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     draft = target.parent / f".new-{target.name[:48]}-{secrets.token_hex(4)}"
@@ -88,7 +88,7 @@ async def appearing(target: Path) -> AsyncGenerator[Path]:
 
 @asynccontextmanager
 async def vanishing(parent: Path) -> AsyncGenerator[Path]:
-    """A new directory that only we enter, gone at the end of the context."""
+    """A new private directory, removed at the end of the context."""
     directory = parent / secrets.token_hex(8)
     directory.mkdir(mode=0o700, parents=True)
     try:
@@ -98,7 +98,7 @@ async def vanishing(parent: Path) -> AsyncGenerator[Path]:
 
 
 def write_file(path: Path, text: str) -> None:
-    """Write a file where strangers, who could write to its parent, may have put a link to any other. Blocking."""
+    """Write a file to an untrusted directory, replacing a link that may be there instead of following it. Blocking."""
     clear_name(path)
     descriptor = os.open(path, NEW_FILE, 0o644)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
@@ -106,7 +106,7 @@ def write_file(path: Path, text: str) -> None:
 
 
 def read_file(root: Path, *parts: str) -> str:
-    """The beginning of a regular file below a directory that strangers write to, no link on the way followed. Blocking.
+    """The beginning of a regular file below an untrusted directory; links are not followed. Blocking.
 
     Raises OSError.
     """
@@ -128,7 +128,7 @@ def read_file(root: Path, *parts: str) -> str:
 
 
 def open_directory(top: int, parts: Sequence[str], *, create: bool) -> int | None:
-    """A descriptor of a directory below another one, no link on the way followed; None where there is none."""
+    """A descriptor of a directory below another one, without following links; None if it does not exist."""
     current = os.dup(top)
     try:
         for part in parts:
@@ -145,7 +145,7 @@ def open_directory(top: int, parts: Sequence[str], *, create: bool) -> int | Non
 
 
 def clear_name(path: Path) -> None:
-    """Remove what strangers gave a name, a link itself and not what it leads to. Blocking."""
+    """Remove a file, directory or link of this name in an untrusted directory; a link's target stays. Blocking."""
     with suppress(FileNotFoundError):
         if stat.S_ISDIR(path.lstat().st_mode):
             remove_tree(path)
@@ -162,10 +162,10 @@ def _rename(draft: Path, target: Path) -> None:
 
 
 def copy_tree(root: Path, copy: Path) -> None:
-    """Copy a directory that strangers have written to a new place, and nothing that its links lead to. Blocking.
+    """Copy an untrusted directory, without the targets of its links. Blocking.
 
-    The copy takes no more of the disk: holes stay holes, and a file with several names is one. Raises
-    PreconditionFailed where something cannot be read.
+    The copy is no larger on disk: holes and hard links are preserved. Raises
+    PreconditionFailed for files that cannot be read.
     """
     done = subprocess.run(
         ["cp", "--archive", "--sparse=always", "--reflink=auto", "--", str(root), str(copy)],

@@ -1,4 +1,4 @@
-"""Environments: what a repository's commands need, built once in the sandbox and then shown read-only to everyone."""
+"""Environments of repositories: built once in the sandbox, then mounted read-only for all clones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from swe_ai_fleet.adapters.git_workspace.builds import (
     Builder,
     EnvironmentBuildRequest,
-    copied,
+    copy_environment,
     first_report,
     missing_on_path,
     notes_for_agents,
@@ -58,13 +58,13 @@ _MOST_RETRIES = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Pins:
-    """The versions that a commit's environment holds the one of its candidates to: lines for pip, a lock for npm."""
+    """The versions that candidates' environments take from the commit's one: lines for pip, a lock for npm."""
 
     pip: tuple[str, ...] = ()
     npm: str = ""
 
     def derive(self, key: str) -> str:
-        """The key of an environment that is held to them."""
+        """The key of an environment with these pins."""
         marks = ["\n".join(self.pip)] if self.pip else []
         marks += [hashlib.sha256(self.npm.encode()).hexdigest()] if self.npm else []
         for mark in marks:
@@ -73,9 +73,9 @@ class _Pins:
 
 
 class Environments:
-    """Builds environments below `home` and finds those built before, also by other processes.
+    """Builds environments below `home`, and finds those that this or another process built.
 
-    One is complete when its `facts.json` stands, which is written last.
+    An environment is complete when it has `facts.json`, which is written last.
     """
 
     def __init__(
@@ -100,8 +100,8 @@ class Environments:
         self._recipes = recipes
         self._images = images
         self._roots: dict[str, ImageRoot] = {}
-        self._places = EnvironmentPaths(home=home, level=sandbox.policy.level)
-        self._confined = self._places.confined
+        self._paths = EnvironmentPaths(home=home, level=sandbox.policy.level)
+        self._confined = self._paths.confined
         self._keys = EnvironmentKeys(git, policy=policy, level=sandbox.policy.level)
         self._builder = Builder(
             git=git,
@@ -110,7 +110,7 @@ class Environments:
             tools=tools,
             disk=disk,
             policy=policy,
-            places=self._places,
+            paths=self._paths,
             keys=self._keys,
             mask=mask,
         )
@@ -118,18 +118,18 @@ class Environments:
     def check_images(self) -> None:
         """Raise PreconditionFailed where this node's sandbox cannot show a container image."""
         if not self._confined:
-            fault = f"the sandbox {self._places.level} cannot show a container image"
+            fault = f"the sandbox {self._paths.level} cannot show a container image"
             raise PreconditionFailed(fault, field="environment.container_image", hint=IMAGES_HINT)
 
     async def warm(self) -> None:
-        """Copy the tools that repositories without their own get; find the machine's interpreters."""
+        """Copy the default tools for repositories, and find the machine's interpreters."""
         await self._tools.directory()
         await self._keys.machine()
 
     async def environment(self, repository: PinnedRepository, seed: Path, spec: EnvironmentSpec) -> Environment:
         """The environment for a pinned repository. Raises InvalidRequest, PreconditionFailed with `field`.
 
-        What an environment run found out for the same rules is used with them, as far as it still works.
+        The recipe of an earlier environment run for the same rules is used as well, as long as it works.
         """
         check(spec, confined=self._confined)
         decisions: tuple[EnvironmentDecision, ...] = ()
@@ -144,7 +144,7 @@ class Environments:
                     what=f"all of it is in the image {spec.image} ({root.digest})", source="the caller"
                 ),
             )
-            # From here on it is known by its content, wherever it came from.
+            # From here on the image is identified by its content.
             spec = replace(spec, image=root.digest, image_credential="")
             self._roots[root.digest] = root
         files = await self._keys.files(seed)
@@ -184,9 +184,9 @@ class Environments:
         spec: EnvironmentSpec,
         pins: _Pins | None = None,
     ) -> Environment:
-        """The environment under a key: what `ground` makes, or `seed` where only its own build fits its files.
+        """The environment under a key: built from `ground`, or from `seed` where only its own build fits its files.
 
-        `pins` hold where there is no lock; None: those of the commit that it stands on, which are in the key then.
+        `pins` apply without a lock file; None: those of the parent commit, which become part of the key.
         """
         tools = await self._tools.directory()
         tree, code = (await self._keys.files(seed)).tree, (await self._keys.files(ground)).tree
@@ -201,7 +201,7 @@ class Environments:
         files = await self._keys.files(source)
         recipe = await self._recipe(repository, files, spec, key, pins)
         if not recipe.steps:
-            bare = Facts(report=first_report(recipe, ""), path=self._places.path(recipe, spec, tools, key=""))
+            bare = Facts(report=first_report(recipe, ""), path=self._paths.path(recipe, spec, tools, key=""))
             notes = (
                 *notes_for_agents(recipe, bare.report),
                 *missing_on_path(spec, files, self._home / "-", Furnishing()),
@@ -216,7 +216,7 @@ class Environments:
                 hint="install bubblewrap, or switch detection off and give set-up commands",
             )
         self._home.mkdir(parents=True, exist_ok=True)
-        # Every one of those who wait may have to build, if those before it fail.
+        # Each of the waiting processes may have to build, if those before it fail.
         async with locked(self._home / f"{key}.lock", timeout_seconds=10 * self._policy.timeout_seconds):
             facts = await asyncio.to_thread(read_facts, self._home / key)
             cached = facts is not None
@@ -232,14 +232,14 @@ class Environments:
                 )
                 facts = await self._builder.build(key, request)
         if facts.tree not in ("", tree) or facts.code not in ("", tree if is_own else code):
-            # What the build left belongs to the ground's files alone, or what it may have run to somebody else's.
+            # The build's output fits the ground's files only, or code of another content may have run in it.
             return await self._found_or_built(key, repository, seed, ground, spec, pins)
         return await self._ready(key, facts, tools, spec, cached=cached)
 
     async def _pins_below(self, repository: PinnedRepository, seed: Path, spec: EnvironmentSpec) -> _Pins:
-        """What the environment of the commit that one of ours stands on had from an index, as far as this node has it.
+        """The versions from an index in the environment of our commit's parent, if this node has that environment.
 
-        Releases that came out since must not make the two differ. A lock file says so itself.
+        Newer releases must not make the two environments differ. Lock files pin versions themselves.
         """
         files = await self._keys.files(seed)
         below = seed.parent / files.parent
@@ -255,7 +255,7 @@ class Environments:
         content = await self._keys.files(below)
         pins = await self._pins_below(base, below, spec)
         if not spec.setup and digest(content, base.subdirectory) == digest(files, base.subdirectory):
-            # It is the same environment.
+            # The environment is the same.
             return pins
         ground = await self._keys.ground(base, below, content)
         key = await self._keys.key(base, content, spec, await self._tools.directory(), ground)
@@ -269,19 +269,19 @@ class Environments:
         )
 
     def furnishing(self, environment: Environment) -> tuple[Path, Furnishing]:
-        """(the environment's directory on this host, what its clones are furnished with). Blocking."""
+        """(the environment's directory on this host, its furnishing of clones). Blocking."""
         directory = self._home / environment.key
         return directory / "root", read_furnishing(directory) if environment.key else Furnishing()
 
-    async def loosened(self, environment: Environment, directory: Path) -> tuple[Environment, tuple[Mount, ...]]:
-        """An environment that can be changed, with a copy of its files in `directory`; and what is writable in it.
+    async def writable_copy(self, environment: Environment, directory: Path) -> tuple[Environment, tuple[Mount, ...]]:
+        """A writable environment, with a copy of its files in `directory`; and its writable mounts.
 
-        Raises PreconditionFailed without a sandbox that can show the copy in its place.
+        Raises PreconditionFailed without a sandbox that can mount the copy in place of the environment.
         """
         if not self._confined:
             raise PreconditionFailed("environments can be changed in the sandbox bubblewrap only", field="environment")
         root, copy = self._home / environment.key / "root", directory / "environment"
-        await uninterrupted(asyncio.to_thread(copied, root if environment.key else None, copy))
+        await uninterrupted(asyncio.to_thread(copy_environment, root if environment.key else None, copy))
         changed = replace(
             environment,
             variables={**self._policy.variables, **environment.variables},
@@ -291,8 +291,8 @@ class Environments:
         return changed, (Mount(source=str(copy), target=ENVIRONMENT_MOUNT),)
 
     def _find(self, key: str, tree: str, code: str) -> tuple[str, Facts | None, bool]:
-        """(the key under which an environment is to be had, what was kept of its build, whether it is for these files
-        alone). `code` is the tree whose code a build may run. Blocking."""
+        """(the key of the environment, the facts of its build, whether it is for these files only). `code` is the tree
+        whose code a build may run. Blocking."""
         is_own = False
         for _ in range(_MOST_RETRIES):
             facts = read_facts(self._home / key)
@@ -320,15 +320,15 @@ class Environments:
         pip = tools / "pip"
         has_pip = await asyncio.to_thread((pip / "pip").is_dir)
         tooling = Tooling(
-            base=self._places.base(key),
-            pip=f"{self._places.tools_base(tools)}/pip" if has_pip else "",
+            base=self._paths.base(key),
+            pip=f"{self._paths.tools_base(tools)}/pip" if has_pip else "",
             workspace=WORKSPACE_MOUNT if self._confined else "",
             pinned=bool(pins.pip),
         )
         machine = await self._keys.toolchains(self._roots.get(spec.image), self._sandbox)
         recipe = await asyncio.to_thread(detect, files, spec, machine, tooling, directory=repository.subdirectory)
         if pins.npm:
-            recipe = pinned_npm(recipe, pins.npm, self._places.base(key))
+            recipe = pinned_npm(recipe, pins.npm, self._paths.base(key))
         if recipe.python is None or not recipe.python.packages or not pins.pip:
             return recipe
         pins_decision = EnvironmentDecision(
@@ -342,10 +342,10 @@ class Environments:
         report = facts.report
         if own := spec.test_command.strip():
             report = replace(report, test_command=caller_command(own), test_source="the caller")
-        mounts = self._places.mounts(tools)
-        if key and self._places.level is not IsolationLevel.NONE:
+        mounts = self._paths.mounts(tools)
+        if key and self._paths.level is not IsolationLevel.NONE:
             root = self._home / key / "root"
-            mounts = (*mounts, Mount(source=str(root), target=self._places.base(key)))
+            mounts = (*mounts, Mount(source=str(root), target=self._paths.base(key)))
         return Environment(
             key=key,
             variables=facts.variables,

@@ -1,7 +1,7 @@
-"""What is kept of a build: its facts, and what it leaves in its checkout, which is put into every clone.
+"""The stored results of a build: its facts, and the files it left in its checkout, which every clone gets.
 
 Generated files are copied; packages of Node become directories of links into the environment, which stays read-only.
-What a build left is a stranger's: links are kept as links and never followed.
+A build's files are untrusted: links are kept as links and never followed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NODE = "node"
 MAX_FILES = 20_000
 MAX_BYTES = 256 * 1024 * 1024
 _MODULES = "node_modules"
-# What tools write to find things faster the next time, and what they have built on the way to something else.
+# Caches and intermediate files of tools.
 _CACHES = (
     *("__pycache__", "*.pyc", ".pytest_cache", ".ruff_cache", ".mypy_cache", ".hypothesis", ".tox", ".nox"),
     *("node_modules", "/build/temp.*", "/build/bdist.*", "/build/lib*", ".eggs", "/.yarn/cache", "/.yarn/unplugged"),
@@ -37,17 +37,17 @@ _CACHES = (
 _FACTS = "facts.json"
 _FURNISHING = "furnishing.json"
 _NPM_LOCK = "npm-lock.json"
-# Vitest's type checker keeps its state beside its own code, which is read-only.
+# Vitest's type checker writes its state beside its own code, which is read-only here.
 _VITEST, _VITEST_CACHE = f"{_MODULES}/vitest/dist", "tsconfig.tmp.tsbuildinfo"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Furnishing:
-    """What clones get of an environment.
+    """The files that clones get from an environment.
 
-    `kept` are the paths of files, relative to the checkout; those in `shown` are no repository's ignored ones, so that
+    `kept` are the paths of files, relative to the checkout; those in `shown` are not ignored by the repository, so that
     clones must hide them from their diffs. `modules` are the entries of each `node_modules` by the path of that
-    directory: names (`@scope/name` too) and where each link leads.
+    directory: names (`@scope/name` too) and the links' targets.
     """
 
     kept: tuple[str, ...] = ()
@@ -59,13 +59,13 @@ class Furnishing:
 
     @property
     def excludes(self) -> tuple[str, ...]:
-        """Lines for `info/exclude` that hide what would show up as a change."""
+        """Lines for `info/exclude` that hide files which would appear as changes."""
         return tuple(f"/{_escaped(path)}" for path in self.shown)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collected:
-    """The furnishing that a build left, and in words what of it was too much to keep."""
+    """The furnishing from a build, and messages about files that were too many or too large."""
 
     furnishing: Furnishing
     too_much: tuple[str, ...] = ()
@@ -73,12 +73,11 @@ class Collected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What is kept of a build, beside its files.
+    """The facts of a build that are stored beside its files.
 
-    `tree` is set where the build left files that may depend on anything: they belong to that content only. `code` is
-    set where something of the content that it was made from may have run: then it is for what stands on that content
-    only. `retry_at` is set where nothing could be installed: from that moment on (seconds since the epoch) it is built
-    once more.
+    `tree` is set if the build left files that may depend on any file: then it is only for that content. `code` is set
+    if code of the content it was built from may have run: then it is only for commits based on that content.
+    `retry_at` is set if nothing could be installed: after that time (seconds since 1970) it is built again.
     """
 
     report: EnvironmentReport
@@ -92,7 +91,7 @@ class Facts:
 
 
 def read_facts(directory: Path) -> Facts | None:
-    """What was kept of a complete build in a directory, None where there is none. Blocking."""
+    """The facts of a complete build in a directory, None without one. Blocking."""
     try:
         text = (directory / _FACTS).read_bytes()
         os.utime(directory)
@@ -102,7 +101,7 @@ def read_facts(directory: Path) -> Facts | None:
 
 
 def is_complete(directory: Path) -> bool:
-    """Whether the build in a directory came to its end. Blocking."""
+    """Whether the build in a directory is complete. Blocking."""
     return (directory / _FACTS).exists()
 
 
@@ -118,7 +117,7 @@ def write_facts(directory: Path, facts: Facts, furnishing: Furnishing, *, npm_lo
 
 
 def read_npm_lock(directory: Path) -> str:
-    """What npm installed in a build, as a package-lock.json; empty where it did nothing. Blocking."""
+    """The packages that npm installed in a build, as a package-lock.json; empty without any. Blocking."""
     try:
         return (directory / _NPM_LOCK).read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -126,7 +125,7 @@ def read_npm_lock(directory: Path) -> str:
 
 
 def read_furnishing(directory: Path) -> Furnishing:
-    """What the clones of a build are furnished with. Blocking."""
+    """The furnishing of a build's clones. Blocking."""
     try:
         return codec.from_json(Furnishing, (directory / _FURNISHING).read_bytes())
     except FileNotFoundError:
@@ -134,17 +133,17 @@ def read_furnishing(directory: Path) -> Furnishing:
 
 
 async def collect(git: Git, layout: GitLayout, root: Path, *, mount: str, base: str) -> Collected:
-    """Move what a build left from its checkout, the layout's work tree, below `root`; the build has ended.
+    """Move the files of an ended build from its checkout, the layout's work tree, to `root`.
 
     Args:
-        mount: Where commands see every checkout; empty where each lies somewhere else.
-        base: Where commands see `root`.
+        mount: The path of all checkouts in sandboxes; empty where each has its own path.
+        base: The path of `root` in sandboxes.
     """
     tree = layout.work_tree
     if tree is None:
         return Collected(furnishing=Furnishing())
     for name in (KEPT, NODE):
-        # The build could write there: a link of that name would lead what we keep to anywhere.
+        # The build could write there, and may have made a link of that name.
         clear_name(root / name)
     tracked = await git.run("ls-files", "-z", layout=layout)
     modules = _move_modules(tree, root, _directories(tracked.stdout), mount=mount, base=base)
@@ -164,34 +163,34 @@ async def collect(git: Git, layout: GitLayout, root: Path, *, mount: str, base: 
 
 
 def furnish(tree: Path, root: Path, furnishing: Furnishing) -> None:
-    """Put an environment's furnishing into a fresh checkout, in which nothing has run. Blocking.
+    """Put an environment's furnishing into a new checkout, in which nothing has run. Blocking.
 
-    What the commit itself has at a place stays.
+    Files of the commit are not replaced.
     """
     top = os.open(tree, DIRECTORY)
     try:
         for path in furnishing.kept:
             _copy(root / KEPT / path, top, path)
-        for place, entries in furnishing.modules.items():
-            _link(top, place, entries)
+        for directory, entries in furnishing.modules.items():
+            _link(top, directory, entries)
     finally:
         os.close(top)
 
 
 def remove(tree: Path, paths: Iterable[str]) -> None:
-    """Take kept files out of a checkout in which nothing has run, so that a patch may bring its own. Blocking."""
+    """Remove furnishing from a checkout in which nothing has run, so that a patch can add its own files. Blocking."""
     for path in paths:
         with suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
             (tree / path).unlink()
 
 
 def _paths(listing: bytes) -> set[str]:
-    """The files of a listing; a repository inside the tree is listed as a directory, and left out."""
+    """The files in a listing; a repository inside the tree is listed as a directory and left out."""
     return {text for name in listing.split(b"\0") if name and not (text := os.fsdecode(name)).endswith("/")}
 
 
 def _directories(listing: bytes) -> frozenset[str]:
-    """The `node_modules` that a commit itself has files in."""
+    """The `node_modules` directories in which the commit has files."""
     directories: set[str] = set()
     for name in filter(None, listing.split(b"\0")):
         path = os.fsdecode(name)
@@ -201,7 +200,7 @@ def _directories(listing: bytes) -> frozenset[str]:
 
 
 def _keep(tree: Path, target: Path, paths: Iterable[str]) -> tuple[list[str], list[str]]:
-    """(the paths that were moved to `target`, what was too much in words); small groups of files first."""
+    """Move files to `target`, small groups first; returns (their paths, messages about groups that were too large)."""
     groups: dict[str, list[tuple[str, int]]] = defaultdict(list)
     for path in paths:
         try:
@@ -220,9 +219,9 @@ def _keep(tree: Path, target: Path, paths: Iterable[str]) -> tuple[list[str], li
             continue
         size += total
         for path, _ in group:
-            place = target / path
-            place.parent.mkdir(parents=True, exist_ok=True)
-            (tree / path).rename(place)
+            destination = target / path
+            destination.parent.mkdir(parents=True, exist_ok=True)
+            (tree / path).rename(destination)
             kept.append(path)
     return sorted(kept), too_much
 
@@ -230,15 +229,15 @@ def _keep(tree: Path, target: Path, paths: Iterable[str]) -> tuple[list[str], li
 def _move_modules(
     tree: Path, root: Path, tracked: frozenset[str], *, mount: str, base: str
 ) -> dict[str, tuple[tuple[str, str], ...]]:
-    """Move every `node_modules` of a checkout below `root`, links between packages of a workspace made to fit there."""
+    """Move every `node_modules` of a checkout to `root`, and adjust links between packages of a workspace."""
     modules: dict[str, tuple[tuple[str, str], ...]] = {}
-    for place in list(_find_modules(tree)):
-        relative = place.relative_to(tree).as_posix()
+    for directory in list(_find_modules(tree)):
+        relative = directory.relative_to(tree).as_posix()
         if relative in tracked or len(modules) >= MAX_FILES:
             continue
         target = root / NODE / relative
         target.parent.mkdir(parents=True, exist_ok=True)
-        place.rename(target)
+        directory.rename(target)
         members = _redirect(target, relative, mount)
         modules[relative] = tuple(
             (name, members.get(f"{relative}/{name}") or f"{base}/{NODE}/{relative}/{name}")
@@ -248,7 +247,7 @@ def _move_modules(
 
 
 def _find_modules(tree: Path) -> Iterator[Path]:
-    """The outermost `node_modules` directories, links left alone."""
+    """The outermost `node_modules` directories; links are not followed."""
     pending = [tree]
     while pending:
         with os.scandir(pending.pop()) as entries:
@@ -262,7 +261,7 @@ def _find_modules(tree: Path) -> Iterator[Path]:
 
 
 def _entries(modules: Path, relative: str, members: Mapping[str, str]) -> Iterator[str]:
-    """The names in a `node_modules`; a scope's packages one by one where some are the workspace's own."""
+    """The names in a `node_modules`; a scope's packages one by one if some belong to the workspace."""
     own = {path.rpartition("/")[0] for path in members}
     for entry in sorted(modules.iterdir()):
         if f"{relative}/{entry.name}" in own:
@@ -272,9 +271,9 @@ def _entries(modules: Path, relative: str, members: Mapping[str, str]) -> Iterat
 
 
 def _redirect(modules: Path, relative: str, mount: str) -> dict[str, str]:
-    """Where links to packages of the workspace lead in a clone, by their path.
+    """The targets in a clone of links to packages of the workspace, by the links' paths.
 
-    In the environment they are made to lead into whatever checkout the commands see at `mount`.
+    In the environment the links are changed to lead into the checkout at `mount`.
     """
     targets: dict[str, str] = {}
     for folder, directories, files in os.walk(modules):
@@ -315,16 +314,16 @@ def _copy(source: Path, top: int, path: str) -> None:
             created = os.open(name, NEW_FILE, stat.S_IMODE(status.st_mode) | 0o600, dir_fd=directory)
             with os.fdopen(created, "wb") as writing:
                 shutil.copyfileobj(reading, writing, 1 << 20)
-                # With its time: what was built from sources must not look older than it is.
+                # With its modification time, since built files must not look older than they are.
                 os.utime(created, ns=(status.st_atime_ns, status.st_mtime_ns))
     except OSError:
-        return  # the commit has something there itself
+        return  # the commit has a file of this name
     finally:
         os.close(directory)
 
 
-def _link(top: int, place: str, entries: Sequence[tuple[str, str]]) -> None:
-    *parents, name = place.split("/")
+def _link(top: int, directory: str, entries: Sequence[tuple[str, str]]) -> None:
+    *parents, name = directory.split("/")
     outer = open_directory(top, parents, create=False)
     if outer is None:
         return

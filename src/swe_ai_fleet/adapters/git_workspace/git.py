@@ -1,4 +1,4 @@
-"""Our own git: the one place that starts it, hardened against the repositories it reads; and the form of patches."""
+"""Runs git, hardened against the repositories it reads; and the form of patches."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from swe_ai_fleet.sandbox.processes import started_group
 DEFAULT_TIMEOUT_SECONDS = 120.0
 DEFAULT_OUTPUT_LIMIT = 64 * 1024 * 1024
 DEFAULT_MEMORY_BYTES = 1024**3
-"""What each process of git may allocate. Packs are mapped, and count for nothing; a file counts where git holds it as a
-whole, and an index or a pack with some 150 bytes for each of its entries."""
+"""The memory limit of each git process. Mapped packs do not count; files that git reads completely do, and an index or
+a pack with some 150 bytes for each of its entries."""
 HISTORY_MEMORY_BYTES = 4 * 1024**3
-"""The same where git works on every object of a repository's history, of which there may be millions."""
+"""The limit for git commands on all objects of a history, of which there may be millions."""
 DEFAULT_DISK_BYTES = 10 * 1024**3
 _STDERR_LIMIT = 64 * 1024
 COMMIT_ID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 
-# Command-scope configuration: it wins over whatever a repository's own config file says.
+# Configuration with command scope, which overrides a repository's own config file.
 _CONFIG = {
     "safe.directory": "*",
     "core.hooksPath": "/dev/null",
@@ -47,18 +47,18 @@ _CONFIG = {
     "maintenance.auto": "false",
     "submodule.recurse": "false",
     "fetch.recurseSubmodules": "false",
-    # One pack, which is one file within the limit, however few objects come.
+    # Always a pack, which is a single file within the limit.
     "fetch.unpackLimit": "1",
     "push.recurseSubmodules": "no",
     "protocol.allow": "never",
     "http.followRedirects": "initial",
 }
-# What a call over the network may take over from the environment: certificates. How it gets there is a route's.
+# The variables that network calls inherit: certificates. Proxies are set by a `Route`.
 _TRANSPORT_VARIABLES = ("GIT_SSL_CAINFO", "GIT_SSL_CAPATH", "SSL_CERT_FILE", "SSL_CERT_DIR", "CURL_CA_BUNDLE")
 
 
-# A chain of deltas, or a tree that holds itself many times, is small where it comes from and without bounds here.
-# Without the signal git learns what was wrong, and says it.
+# A chain of deltas, or a tree that contains itself many times, is small in transport and unbounded when unpacked.
+# Git ignores the signal, so that it gets an error and reports it.
 _LIMITED = 'trap "" XFSZ; ulimit -d "$1" 2>/dev/null; ulimit -f "$2"; shift 2; exec "$@"'
 _TOO_LARGE = re.compile(r"file too large", re.IGNORECASE)
 _MOST_WORKERS = 4
@@ -66,17 +66,17 @@ _NO_MEMORY = re.compile(r"out of memory|malloc failed|cannot allocate memory|una
 
 
 class GitFailed(FleetError):
-    """A git command ended badly; the message is git's own."""
+    """A git command failed; the message is git's own."""
 
 
 class GitExhausted(GitFailed, ResourceExhausted):
-    """A git command needed more memory than it may have, or wrote a larger file."""
+    """A git command exceeded its limit of memory or of the size of a file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allowance:
-    """What a git command may take: memory for each of its processes, and a CPU slot of `owner`'s, waited for; None: no
-    slot, for what is over in a moment."""
+    """The limits of a git command: memory for each of its processes, and a CPU slot that it waits for as `owner` (None:
+    no slot, for short commands)."""
 
     memory_bytes: int = DEFAULT_MEMORY_BYTES
     owner: Owner | None = None
@@ -86,13 +86,13 @@ _PLUMBING = Allowance()
 
 
 def unpacking(tenant: str) -> Owner:
-    """Who takes a CPU slot for a tenant's uploads, which belong to no execution yet."""
+    """The owner of CPU slots for a tenant's uploads, which belong to no execution yet."""
     return Owner(tenant=tenant, execution_id="repositories")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GitResult:
-    """What a git command said. `code` is its exit status."""
+    """The result of a git command. `code` is its exit status."""
 
     code: int
     stdout: bytes
@@ -107,7 +107,7 @@ class GitResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GitLayout:
-    """Where one call finds its repository, when it is not discovered: each part can lie somewhere else."""
+    """The explicit paths of a repository for one call; each part can be in another directory."""
 
     git_dir: Path
     work_tree: Path | None = None
@@ -129,17 +129,17 @@ class GitLayout:
 
 
 def quoted(path: Path) -> str:
-    """A path as git takes it in a list of object stores."""
+    """A path in the form of git's lists of object stores."""
     text = str(path).replace("\\", "\\\\").replace('"', '\\"')
     return f'"{text}"'
 
 
 class Git:
-    """Runs git with an environment made from scratch: no system or user configuration, hooks, prompts or pagers.
+    """Runs git in a new environment: without system or user configuration, hooks, prompts or pagers.
 
-    `environ` is the environment of this process, from which certificates are taken for network calls. No file that
-    git writes, a pack of all that it fetches included, is larger than `max_disk_bytes`, which the files of a commit
-    come to at most. `slots` are those that heavy commands of sandboxes take.
+    `environ` is this process's environment, from which network calls inherit certificates. No file that
+    git writes, including a pack of everything it fetches, is larger than `max_disk_bytes`, which also limits the files
+    of a commit. `slots` are shared with heavy commands in sandboxes.
     """
 
     def __init__(
@@ -151,7 +151,7 @@ class Git:
     ) -> None:
         self.max_disk_bytes = max_disk_bytes
         self._slots = slots
-        # Each of git's workers has as much memory as git itself.
+        # Each of git's workers may use as much memory as git itself.
         workers = str(min(os.cpu_count() or 1, _MOST_WORKERS))
         settings = {**_CONFIG, "checkout.workers": workers, "pack.threads": workers}
         config = {
@@ -174,7 +174,7 @@ class Git:
             "GIT_OPTIONAL_LOCKS": "0",
             "GIT_NO_REPLACE_OBJECTS": "1",
             "GIT_NO_LAZY_FETCH": "1",
-            # An allow-list with one name that no transport has: nothing is ever fetched behind our back.
+            # An allow-list without a real transport, so that git never fetches by itself.
             "GIT_ALLOW_PROTOCOL": "none",
             "GIT_CONFIG_COUNT": str(len(settings)),
             **config,
@@ -196,12 +196,12 @@ class Git:
         allowance: Allowance = _PLUMBING,
         confining: Sequence[str] = (),
     ) -> GitResult:
-        """Run git to its end; with `protocols` it may use the network.
+        """Run git; with `protocols` it may use the network.
 
-        `options` go before the command. `confining` is an argv that starts git where it sees no more than it is to see.
-        Waiting for a slot takes none of `timeout_seconds`.
+        `options` go before the command. `confining` is the argv of a launcher that confines git to the allowed paths.
+        Waiting for a slot does not count for `timeout_seconds`.
 
-        Raises GitFailed (exit status not in `expect`), GitExhausted (it needed more memory, or wrote a larger file),
+        Raises GitFailed (exit status not in `expect`), GitExhausted (over its limit of memory or file size),
         Unavailable (time is up), ResourceExhausted (more than `output_limit` bytes on standard output).
         """
         environment = dict(self._base)
@@ -255,7 +255,7 @@ class Git:
         return result
 
     async def commit(self, layout: GitLayout, name: str) -> str:
-        """The commit that a name means; empty where there is none."""
+        """The commit of a name; empty without one."""
         answer = await self.run(
             *("rev-parse", "--quiet", "--verify", "--end-of-options", f"{name}^{{commit}}"),
             layout=layout,
@@ -268,7 +268,7 @@ class Git:
         return (await self.run("rev-parse", f"{commit}^{{tree}}", layout=layout)).text()
 
     async def is_ancestor(self, layout: GitLayout, older: str, newer: str) -> bool:
-        """Whether a commit is an ancestor of another; False for one that is not there."""
+        """Whether a commit is an ancestor of another; False if one of them is missing."""
         answer = await self.run("merge-base", "--is-ancestor", older, newer, layout=layout, expect=(0, 1, 128))
         return answer.code == 0
 
@@ -283,15 +283,15 @@ async def _feed(pipe: asyncio.StreamWriter | None, data: bytes) -> None:
         pipe.write(data)
         await pipe.drain()
     except (BrokenPipeError, ConnectionResetError):
-        return  # it ended early: its exit status says why
+        return  # git ended early; its exit status is the reason
     finally:
         pipe.close()
 
 
 async def _read(process: asyncio.subprocess.Process, limit: int) -> bytes | None:
-    """Standard output to its end; None where it is longer than `limit`, which ends the process.
+    """Standard output up to its end; None if it is longer than `limit`, which kills the process.
 
-    To its end in any case: asyncio never sees the end of a process whose pipe nobody reads.
+    It is always read to the end: asyncio never notices the end of a process whose pipe is not read.
     """
     if process.stdout is None:
         return b""
@@ -325,13 +325,13 @@ async def _end(process: asyncio.subprocess.Process) -> None:
     if process.returncode is not None:
         return
     _kill(process)
-    # Not awaited under cancellation for long: a killed process is gone within a scheduler tick.
+    # This does not delay a cancellation for long: a killed process ends within a scheduler tick.
     await asyncio.shield(asyncio.gather(_read(process, 0), _read_tail(process.stderr), process.wait()))
 
 
 @contextmanager
 def bounded(what: str, max_bytes: int, *, hint: str = "let .gitignore name generated files") -> Generator[None]:
-    """Says in the caller's words that git's answer was longer than it may be. Raises ResourceExhausted."""
+    """A context that reports too long an output as `what` of the caller. Raises ResourceExhausted."""
     try:
         yield
     except GitExhausted:
@@ -344,7 +344,7 @@ PATCH_FORM = (
     *("--binary", "--full-index", "--no-renames", "--no-ext-diff", "--no-textconv", "--no-color", "--unified=3"),
     *("--diff-algorithm=myers", "--src-prefix=a/", "--dst-prefix=b/", "--ignore-submodules=none"),
 )
-# Only headers begin a line like this: content is indented by a sign, binary content holds no blanks.
+# Only headers match: lines of content begin with a sign, and binary content has no blanks.
 _HEADER = re.compile(rb"^diff --git a/([^\n]+)$", re.M)
 
 
@@ -353,7 +353,7 @@ async def apply_patch(git: Git, patch: bytes, where: str, *, layout: GitLayout, 
     try:
         await git.run(
             *("apply", where, "--whitespace=nowarn", "-p1", "-"),
-            # A sandbox may have given the files to its own user since they were checked out.
+            # A sandbox may have changed the owner of files since their checkout.
             options=("-c", "core.checkStat=minimal"),
             layout=layout,
             cwd=cwd,
@@ -364,14 +364,14 @@ async def apply_patch(git: Git, patch: bytes, where: str, *, layout: GitLayout, 
 
 
 async def touched(git: Git, patch: bytes) -> frozenset[str]:
-    """The files that a patch changes or makes; none for one that git cannot read."""
+    """The files that a patch changes or creates; none for a malformed patch."""
     counted = await git.run("apply", "--numstat", "-z", "-p1", "-", stdin=patch, cwd=Path("/"), expect=(0, 1, 128))
     names = (entry.split(b"\t", 2) for entry in counted.stdout.split(b"\0"))
     return frozenset(os.fsdecode(parts[2]) for parts in names if len(parts) == 3)
 
 
 def diff_of(patch: bytes, counts: bytes) -> Diff:
-    """A patch of git's own beside what `--numstat -z` said of it."""
+    """A `Diff` of git's patch and its `--numstat -z`."""
     files: list[str] = []
     insertions = deletions = 0
     for entry in filter(None, counts.split(b"\0")):
@@ -383,14 +383,14 @@ def diff_of(patch: bytes, counts: bytes) -> Diff:
 
 
 def readable(patch: bytes) -> bytes:
-    """A patch of git's own, in a form that git can read back whatever its files are called."""
+    """A patch from git, in a form that git can read back whatever the names of its files."""
     return _HEADER.sub(_unambiguous, patch)
 
 
 def _unambiguous(header: re.Match[bytes]) -> bytes:
-    """A patch's header line with both names quoted where a name holds a blank.
+    """A patch's header line with both names quoted if they contain a blank.
 
-    git writes them bare, and then cannot read them back if no other line names the file (`a /b`, empty or only its
+    git writes them unquoted, and cannot read them back if no other line names the file (`a /b`, empty or only its
     mode changed).
     """
     names = header[1]

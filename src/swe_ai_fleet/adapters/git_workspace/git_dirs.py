@@ -1,7 +1,7 @@
-"""Git directories of ours, written by hand: the same as `git init` makes, without a process and without templates.
+"""Writes git directories like `git init`, but without a process and without templates; and makes seeds.
 
-A seed is one with a commit, its ancestry and its submodules, and not one object more; clones read their history from
-there. Submodules are fetched at their pinned commits, by the rules that hold for the repository itself.
+A seed has a commit, its ancestry and its submodules, and no other objects; clones read their history from it.
+Submodules are fetched at their pinned commits, by the same rules as the repository itself.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
 IDENTITY_NAME = "SWE AI Fleet"
 IDENTITY_EMAIL = "fleet@localhost"
 WORK_BRANCH = "fleet/work"
-# Always the same, so that the same tree on the same commit is the same commit again.
+# A constant, so that the same tree on the same commit gives the same commit.
 FIXED_IDENTITY = {
     f"GIT_{person}_{part}": text
     for person in ("AUTHOR", "COMMITTER")
     for part, text in (("NAME", IDENTITY_NAME), ("EMAIL", IDENTITY_EMAIL), ("DATE", "2000-01-01T00:00:00+00:00"))
 }
 
-# What tools leave behind when they run. A repository's own .gitignore can take any of it back in.
+# Files that tools create when they run. A repository's own .gitignore can include any of them again.
 BY_PRODUCTS = (
     *("__pycache__/", "*.pyc", ".pytest_cache/", ".ruff_cache/", ".mypy_cache/", ".hypothesis/", ".coverage"),
     *("*.egg-info/", "node_modules/", ".venv/"),
@@ -43,7 +43,7 @@ BY_PRODUCTS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GitHistory:
-    """Where the objects of a commit are found. `shallow` holds the cut-off commits of a shallow repository."""
+    """The object store of a commit. `shallow` has the commits where a shallow history ends."""
 
     objects: Path
     object_format: str = "sha1"
@@ -59,9 +59,9 @@ def write_git_dir(
     excludes: Iterable[str] = (),
     work_tree: bool = False,
 ) -> None:
-    """Make `path` a git directory whose HEAD is `head` (a commit, or `ref: …`), reading the objects of `history`.
+    """Make a git directory whose HEAD is `head` (a commit, or `ref: …`), with the objects of `history`.
 
-    With `work_tree` it is the `.git` of a clone: not bare, with an identity to commit under.
+    With `work_tree` it is the `.git` of a clone: not bare, with an identity for commits.
     """
     if history is not None:
         object_format = history.object_format
@@ -80,12 +80,12 @@ def write_git_dir(
 
 
 def format_of(commit: str) -> str:
-    """The object format of the repository that a full commit id is of."""
+    """The object format of a full commit id."""
     return "sha256" if len(commit) == 64 else "sha1"
 
 
 def stored_history(git_dir: Path, commit: str) -> GitHistory:
-    """A git directory of ours as the source of a commit's objects. Blocking."""
+    """Our own git directory as the source of a commit's objects. Blocking."""
     shallow = git_dir / "shallow"
     return GitHistory(
         objects=git_dir / "objects",
@@ -95,7 +95,7 @@ def stored_history(git_dir: Path, commit: str) -> GitHistory:
 
 
 async def begin_cache(path: Path, *, history: GitHistory | None = None, object_format: str = "sha1") -> None:
-    """Make `path` a git directory without a branch, unless it is one already."""
+    """Make a git directory without a branch, unless it exists already."""
     if not (path / "HEAD").exists():
         head = "ref: refs/heads/none"
         await asyncio.to_thread(write_git_dir, path, head=head, history=history, object_format=object_format)
@@ -116,13 +116,13 @@ def _config(object_format: str, *, work_tree: bool) -> str:
 
 
 def remove_received(cache: Path) -> None:
-    """Take away what a git that gave up, or was killed, had received so far. Blocking."""
+    """Remove the partial packs of a git that failed or was killed. Blocking."""
     for draft in (cache / "objects/pack").glob("tmp_*"):
         draft.unlink(missing_ok=True)
 
 
 async def dates_of(git: Git, commit: str, layout: GitLayout) -> dict[str, str]:
-    """The variables that give a new commit the date of another one."""
+    """The variables for a new commit with another one's date."""
     stamp = f"@{(await git.run('log', '-1', '--format=%ct', commit, layout=layout)).text()} +0000"
     return {"GIT_AUTHOR_DATE": stamp, "GIT_COMMITTER_DATE": stamp}
 
@@ -134,9 +134,9 @@ _SUBMODULES = "submodules.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submodule:
-    """A submodule of a seed's commit: where it belongs, its pinned commit, the tree that is had of it.
+    """A submodule of a seed's commit: its path, its pinned commit, its tree.
 
-    `tree` is empty where it could not be had, and `reason` says why.
+    `tree` is empty if it could not be fetched, for the `reason`.
     """
 
     path: str
@@ -146,14 +146,14 @@ class Submodule:
 
 
 class Seeds:
-    """The seeds of one node, below `home`: `<repository>/<commit>`, bare, read-only for everyone but us."""
+    """The seeds of one node, below `home`: `<repository>/<commit>`, bare, read-only for all others."""
 
     def __init__(self, home: Path, git: Git) -> None:
         self._home = home
         self._git = git
 
     def find(self, repository_key: str, commit: str) -> Path | None:
-        """The seed, if it is there; looking for it counts as use."""
+        """The seed, if it exists; this counts as its use."""
         seed = self._home / repository_key / commit
         try:
             os.utime(seed)
@@ -170,12 +170,12 @@ class Seeds:
         over: Path | None = None,
         tags: Sequence[str] = (),
     ) -> Path:
-        """The seed of a commit, made from a repository that holds it.
+        """The seed of a commit, made from a repository that has it.
 
         `over` is the seed of an ancestor, whose packs, tags and submodules it shares. `tags` are the lines of a
-        packed-refs file for tags that point into the commit's ancestry. A partial clone will do, as far as the commit's
-        own files are there. Raises PreconditionFailed where they are not, ResourceExhausted where they are more than a
-        clone may hold.
+        packed-refs file for tags in the commit's ancestry. A partial clone suffices, if the commit's own files are
+        there. Raises PreconditionFailed where they are not, ResourceExhausted where they are more than a clone may
+        have.
         """
         if (seed := self.find(repository_key, commit)) is not None:
             return seed
@@ -214,7 +214,7 @@ class Seeds:
     async def add_submodule(
         self, seed: Path, submodule: Submodule, source: GitHistory | None, *, most_bytes: int | None = None
     ) -> int:
-        """Note a submodule of a seed's commit; with a `source` its files are taken into the seed, and their bytes told.
+        """Record a submodule of a seed's commit; with a `source` its files are added. Returns their bytes.
 
         Raises GitFailed, ResourceExhausted where they are more than `most_bytes`.
         """
@@ -238,7 +238,7 @@ class Seeds:
 
 
 def packed_refs(seed: Path) -> bytes:
-    """The packed-refs file of a seed, which has its tags; empty where it has none. Blocking."""
+    """A seed's packed-refs file with its tags; empty without tags. Blocking."""
     try:
         return (seed / _TAGS).read_bytes()
     except FileNotFoundError:
@@ -246,7 +246,7 @@ def packed_refs(seed: Path) -> bytes:
 
 
 def submodules_of(seed: Path) -> list[Submodule]:
-    """The submodules of a seed's commit that were looked for, by path. Blocking."""
+    """The recorded submodules of a seed's commit, by path. Blocking."""
     try:
         entries = json.loads((seed / _SUBMODULES).read_text())
     except FileNotFoundError:
@@ -255,7 +255,7 @@ def submodules_of(seed: Path) -> list[Submodule]:
 
 
 def _share(seed: Path, draft: Path) -> None:
-    """Have one seed's packs, tags and submodules in another; either may be removed without the other."""
+    """Share a seed's packs, tags and submodules with a new one; either can be removed without the other."""
     for name in (_TAGS, _SUBMODULES):
         with suppress(FileNotFoundError):
             shutil.copyfile(seed / name, draft / name)
@@ -275,14 +275,14 @@ def history_of(seed: Path) -> GitHistory:
 _MAX_SUBMODULES = 100
 _DEEPEST = 3
 Fetch = Callable[[Remote, str], Awaitable[GitHistory]]
-"""Brings a commit of a remote repository here; raises FleetError."""
+"""Fetches a commit of a remote repository; raises FleetError."""
 Holds = Callable[[Iterable[Path], str], Awaitable[bool]]
 """See `LocalRepositories.holds`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Pinned:
-    """A submodule as a commit names it."""
+    """A submodule in a commit: its path, name, pinned commit and URL."""
 
     path: str
     name: str
@@ -292,7 +292,7 @@ class _Pinned:
 
 @dataclass(frozen=True, kw_only=True)
 class Submodules:
-    """Takes the files of submodules into seeds. What cannot be had is noted there with its reason, not raised."""
+    """Adds the files of submodules to seeds. A submodule that cannot be fetched is recorded with the reason."""
 
     git: Git
     policy: LocationPolicy
@@ -300,14 +300,14 @@ class Submodules:
     holds: Holds
 
     async def provide(self, seed: Path, *, location: str, stores: Path | None, tenant: str, fetch: Fetch) -> None:
-        """Take all submodules of a seed's commit, theirs among them.
+        """Add all submodules of a seed's commit, nested ones included.
 
-        A local repository's own stores are looked into first. Their URLs come from the repository: a path or a file
-        URL is never followed, whatever callers may name.
+        A local repository's own stores are tried first. The URLs come from the repository, so a path or a file URL is
+        never followed, even if callers may name paths.
 
         Args:
-            location: The URL of the repository, which relative ones are relative to; empty where it has none.
-            stores: The `modules` directory of the local repository that the commit is from, if it is.
+            location: The URL of the repository, the base of relative URLs; empty if it has none.
+            stores: The `modules` directory of a local repository.
         """
         pending = [("", seed.name, GitLayout(git_dir=seed), location, stores, 0)]
         count = 0
@@ -351,7 +351,7 @@ class Submodules:
         return await fetch(remote, pinned.commit)
 
     async def _pinned(self, layout: GitLayout, commit: str) -> list[_Pinned]:
-        """The submodules that a commit pins and its .gitmodules names."""
+        """The submodules that a commit pins, with the names and URLs in its .gitmodules."""
         listed = await self.git.run("ls-tree", "-r", "-z", "--full-tree", commit, layout=layout)
         links: dict[str, str] = {}
         for entry in filter(None, os.fsdecode(listed.stdout).split("\0")):
@@ -360,14 +360,14 @@ class Submodules:
                 links[path] = facts.split()[2]
         if not links:
             return []
-        # Read from the blob, without includes: nothing else is looked into.
-        named = await self.git.run(
+        # Read from the blob, without includes, so that no other file is read.
+        config = await self.git.run(
             *("config", "--blob", f"{commit}:.gitmodules", "-z", "--get-regexp", r"^submodule\..*\.(path|url)$"),
             layout=layout,
             expect=(0, 1, 128),
         )
         values: dict[str, dict[str, str]] = {}
-        for entry in filter(None, os.fsdecode(named.stdout).split("\0")):
+        for entry in filter(None, os.fsdecode(config.stdout).split("\0")):
             key, _, value = entry.partition("\n")
             name, _, option = key.removeprefix("submodule.").rpartition(".")
             values.setdefault(name, {})[option] = value
@@ -381,7 +381,7 @@ class Submodules:
 
 
 def _absolute(url: str, base: str) -> str:
-    """A submodule's URL, a relative one against that of its repository. Raises PreconditionFailed."""
+    """A submodule's URL; a relative one is joined to its repository's. Raises PreconditionFailed."""
     if not url:
         raise PreconditionFailed(".gitmodules does not say where it is")
     if not url.startswith(("./", "../")):
@@ -389,7 +389,7 @@ def _absolute(url: str, base: str) -> str:
     if not base:
         raise PreconditionFailed("its URL is relative, and the repository has none")
     if "://" not in base:
-        # As scp writes it: host:path
+        # The scp form host:path
         host, _, path = base.partition(":")
         return f"{host}:{posixpath.normpath(posixpath.join(path, url))}"
     joined = urljoin(base.rstrip("/") + "/", url)

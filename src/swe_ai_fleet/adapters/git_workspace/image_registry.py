@@ -1,7 +1,7 @@
-"""Images of a registry: manifests and layers by HTTP, each checked against its digest while it comes.
+"""Images of a registry: manifests and layers over HTTP, each checked against its digest.
 
-Only registries that the operator has named are asked. A registry may redirect for layers and send elsewhere for tokens,
-so both go to public addresses over TLS alone, and a credential only to hosts that its keeper has named.
+Only registries in the operator's settings are used. A registry may redirect to other hosts for layers and tokens; those
+are only reached at public addresses over TLS, and credentials are only sent to the hosts configured for them.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ RegistryCredentials = Callable[[str, str, str], Awaitable[Credential | None]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegistryRules:
-    """Which registries may be asked.
+    """The allowed registries.
 
-    `allowed` are globs over `host/repository`; a host alone means all of its repositories. A host without wildcards
-    may be at a private address; with `http://` before it, it is asked without TLS.
+    `allowed` are globs for `host/repository`; a host alone means all of its repositories. A host without wildcards
+    may be at a private address; with the prefix `http://` it is used without TLS.
     """
 
     allowed: tuple[str, ...] = ()
@@ -74,7 +74,7 @@ class RegistryRules:
         """Raises InvalidRequest for an image of another registry."""
         for entry in self._entries:
             pattern = entry if "/" in entry else f"{entry}/*"
-            # A glob over the host must not match a host with something of a path in its name.
+            # The pattern's host must match the registry alone, so that its `*` does not match into the path.
             if fnmatchcase(reference.path, pattern) and fnmatchcase(reference.registry, entry.partition("/")[0]):
                 return
         raise InvalidRequest(
@@ -99,7 +99,7 @@ class RegistryRules:
 
 
 class Registry:
-    """One image of a registry, as a source; to be closed."""
+    """An image of a registry, as a source that must be closed."""
 
     def __init__(self, reference: ImageReference, rules: RegistryRules, *, tenant: str, credential: str) -> None:
         self._reference = reference
@@ -110,10 +110,10 @@ class Registry:
         host = urlsplit(self._url)
         port = host.port or (80 if host.scheme == "http" else 443)
         name = host.hostname or ""
-        named = f"[{name}]:{port}" if ":" in name else f"{name}:{port}"
-        private = (named,) if rules.is_private(reference.registry) else ()
+        host_port = f"[{name}]:{port}" if ":" in name else f"{name}:{port}"
+        private = (host_port,) if rules.is_private(reference.registry) else ()
         tls = rules.tls
-        self._own = _client(HttpPolicy(allowed_hosts=() if private else (named,), private_hosts=private), tls)
+        self._own = _client(HttpPolicy(allowed_hosts=() if private else (host_port,), private_hosts=private), tls)
         self._public = _client(HttpPolicy(allowed_hosts=("*",), ports=(443,)), tls)
         self._authorization = ""
 
@@ -150,7 +150,7 @@ class Registry:
             raise missing("a layer has another digest than its manifest names")
 
     async def _manifest(self, digest: str = "") -> tuple[str, object]:
-        """(digest, document) of the manifest with a digest, or of the one that the reference means."""
+        """(digest, document) of the manifest with a digest, or of the reference's manifest."""
         name = digest or self._reference.digest or self._reference.tag or "latest"
         is_digest = name.startswith("sha256:")
         if is_digest:
@@ -163,7 +163,7 @@ class Registry:
     async def _answer(
         self, path: str, *, accept: str = "*/*", redirects: int = _MOST_REDIRECTS
     ) -> AsyncGenerator[httpx2.Response]:
-        """The answer for something of the repository. Raises PreconditionFailed, Unavailable."""
+        """The response for a path of the repository. Raises PreconditionFailed, Unavailable."""
         url = f"{self._url}/v2/{self._reference.name}/{path}"
         client, headers = self._own, {"Accept": accept, "Accept-Encoding": "identity"}
         authorized = False
@@ -172,7 +172,7 @@ class Registry:
                 own = {"Authorization": self._authorization} if self._authorization and client is self._own else {}
                 async with client.stream("GET", url, headers={**headers, **own}) as answer:
                     if answer.status_code == 401 and client is self._own and not authorized:
-                        # Without one, or with one that was good for some minutes.
+                        # Without a token, or with one that has expired.
                         authorized = True
                         self._authorization = await self._authorized(answer.headers.get("WWW-Authenticate", ""))
                         if self._authorization:
@@ -196,7 +196,7 @@ class Registry:
         if code == 200:
             return
         if code in (401, 403, 404) and is_own:
-            # A registry answers the same for what is not there and for what may not be seen.
+            # A registry answers the same for missing and for forbidden images.
             raise missing(
                 f"the registry answers {code} for {self._reference}",
                 "the operator keeps credentials in FLEET_IMAGE_CREDENTIALS; see docs/environments.md",
@@ -208,7 +208,7 @@ class Registry:
         return (own.scheme, own.netloc) == (other.scheme, other.netloc)
 
     async def _authorized(self, challenge: str) -> str:
-        """What is shown from now on; empty where there is nothing to show."""
+        """The `Authorization` header for a challenge; empty without one."""
         kind, _, rest = challenge.partition(" ")
         challenge_parameters = dict(_CHALLENGE.findall(rest))
         if kind.lower() == "basic":
@@ -231,16 +231,16 @@ class Registry:
         return f"Bearer {string(token.get('token')) or string(token.get('access_token'))}"
 
     async def _credential_for(self, url: str) -> Credential | None:
-        lookup, named = self._rules.credentials, self._credential
+        lookup, reference = self._rules.credentials, self._credential
         try:
-            credential = await lookup(self._tenant, named, url) if lookup is not None else None
+            credential = await lookup(self._tenant, reference, url) if lookup is not None else None
         except PreconditionFailed:
-            return None  # this host may not see it
+            return None  # the credential is not for this host
         except InvalidRequest:
             credential = None
-        if credential is None and named:
+        if credential is None and reference:
             field = "environment.image_credential_ref"
-            raise InvalidRequest(f"there is no credential {named[:64]!r}", field=field)
+            raise InvalidRequest(f"there is no credential {reference[:64]!r}", field=field)
         return credential
 
 

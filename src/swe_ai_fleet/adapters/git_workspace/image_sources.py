@@ -1,6 +1,6 @@
-"""The names of images, as skopeo writes them, and images as files.
+"""The names of images in skopeo's form, and images in files.
 
-Those are OCI layouts, and archives as `docker save` writes them, of a folder or straight from an engine.
+Those are OCI layouts and `docker save` archives, in a folder or directly from an engine.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _HUB = "docker.io"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageReference:
-    """A name taken apart.
+    """The parts of an image's name.
 
     `registry` is the host of `docker://`; `name` is a repository, or the absolute path of a layout or an archive.
     """
@@ -80,7 +80,7 @@ class ImageReference:
 
     @property
     def path(self) -> str:
-        """The registry with the repository, as the operator's rules name it."""
+        """The registry and the repository, in the form of the operator's rules."""
         return f"{self.registry}/{self.name}"
 
     def __str__(self) -> str:
@@ -105,12 +105,12 @@ _ENGINE_SECONDS = 1800.0
 _TAG = "org.opencontainers.image.ref.name"
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 MACHINE = _MACHINES.get(platform.machine(), platform.machine())
-"""The architecture of this node, as images name it."""
+"""This node's architecture, by its name in images."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """A layer as its source keeps it: by its digest, or by its name in an archive. `size` is in bytes, as it comes."""
+    """A layer by its digest, or by its name in an archive. `size` is in bytes, usually compressed."""
 
     name: str
     size: int
@@ -118,7 +118,7 @@ class Layer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundImage:
-    """An image before it is fetched. `digest` pins it where it is; `config` is its configuration, which it names."""
+    """An image before its layers are fetched. `digest` pins it at its source; `config` is its configuration."""
 
     digest: str
     config: bytes
@@ -130,7 +130,7 @@ def missing(reason: str, hint: str = "") -> PreconditionFailed:
 
 
 def document(data: bytes, digest: str = "") -> object:
-    """The JSON of a document with this digest. Raises PreconditionFailed for another one, or none."""
+    """The JSON of a document with this digest. Raises PreconditionFailed for another digest, or no JSON."""
     if digest and f"sha256:{hashlib.sha256(data).hexdigest()}" != digest:
         raise missing(f"what is there as {digest[:19]}… has another digest")
     try:
@@ -140,26 +140,24 @@ def document(data: bytes, digest: str = "") -> object:
 
 
 def chosen(index: object, tag: str = "") -> str:
-    """The digest of the one manifest of an index that has a tag and is for this machine. Raises PreconditionFailed."""
+    """The digest of the only manifest in an index with a tag and for this machine. Raises PreconditionFailed."""
     entries = mappings(mapping(index).get("manifests"))
     if tag:
         entries = [entry for entry in entries if mapping(entry.get("annotations")).get(_TAG) == tag]
-    places = [(mapping(entry.get("platform")), string(entry.get("digest"))) for entry in entries]
+    platforms = [(mapping(entry.get("platform")), string(entry.get("digest"))) for entry in entries]
     fitting = [
         digest
-        for place, digest in places
-        if not place or (place.get("os") == "linux" and place.get("architecture") == MACHINE)
+        for machine, digest in platforms
+        if not machine or (machine.get("os") == "linux" and machine.get("architecture") == MACHINE)
     ]
-    if not fitting or (len(fitting) > 1 and not all(place for place, _ in places)):
-        which_manifests = f"{len(fitting)} of its {len(entries)} manifests are for linux/{MACHINE}"
-        raise missing(
-            f"{which_manifests} and tagged {tag[:128]!r}" if tag else which_manifests, "name a tag that it has"
-        )
+    if not fitting or (len(fitting) > 1 and not all(machine for machine, _ in platforms)):
+        matches = f"{len(fitting)} of its {len(entries)} manifests are for linux/{MACHINE}"
+        raise missing(f"{matches} and tagged {tag[:128]!r}" if tag else matches, "name a tag that it has")
     return fitting[0]
 
 
 def contents(manifest: object) -> tuple[str, tuple[Layer, ...]]:
-    """The digest of the configuration, and the layers, that a manifest names. Raises PreconditionFailed."""
+    """The digest of a manifest's configuration, and its layers. Raises PreconditionFailed."""
     config = string(mapping(mapping(manifest).get("config")).get("digest"))
     layers: list[Layer] = []
     for layer in mappings(mapping(manifest).get("layers")):
@@ -173,7 +171,7 @@ def contents(manifest: object) -> tuple[str, tuple[Layer, ...]]:
 
 
 def blob_name(digest: str) -> str:
-    """The hexadecimal part of a digest. Raises PreconditionFailed for what is none."""
+    """The hexadecimal part of a digest. Raises PreconditionFailed for other text."""
     kind, _, name = digest.partition(":")
     if kind != "sha256" or len(name) != 64 or set(name) - set("0123456789abcdef"):
         raise missing(f"{digest[:80]!r} is no sha256 digest")
@@ -181,7 +179,7 @@ def blob_name(digest: str) -> str:
 
 
 def opened(path: Path, folder: Path) -> IO[bytes]:
-    """A regular file whose place, links followed, is below a folder. Blocking. Raises PreconditionFailed."""
+    """Open a regular file that is, with links resolved, below a folder. Blocking. Raises PreconditionFailed."""
     with suppress(OSError, RuntimeError):
         real = path.resolve(strict=True)
         if real.is_relative_to(folder.resolve()):
@@ -204,15 +202,15 @@ class Files(ABC):
         self._folder = folder
 
     async def pin(self) -> str:
-        """The digest of what a reference means now."""
+        """The digest of the image that a reference names now."""
         return (await self.find()).digest
 
     async def find(self) -> FoundImage:
-        """The image; where its reference is pinned, that one and no other."""
+        """The image, with the digest of a pinned reference."""
         return await asyncio.to_thread(self._find)
 
     async def fetch(self, layer: Layer, target: Path) -> None:
-        """Write a layer to a new file, of the size and with the digest that its manifest names."""
+        """Write a layer to a new file, checked against the size and the digest in its manifest."""
         await asyncio.to_thread(self._fetch, layer, target)
 
     @abstractmethod
@@ -260,7 +258,7 @@ class OciLayout(Files):
 
 
 class Archive(Files):
-    """A `docker save` archive. Its layers are checked against its configuration alone."""
+    """A `docker save` archive. Its layers are only checked against its configuration."""
 
     def _find(self) -> FoundImage:
         with self._archive() as (archive, members):
@@ -310,7 +308,7 @@ def _members(archive: tarfile.TarFile) -> dict[str, tarfile.TarInfo]:
 
 
 def _content(members: dict[str, tarfile.TarInfo], name: str) -> tarfile.TarInfo:
-    """The file that a name means: old archives have a layer once, and links to it."""
+    """The file of a name; old archives have each layer once, and links to it."""
     member = members.get(name)
     if member is not None and member.issym():
         member = members.get(posixpath.normpath(posixpath.join(posixpath.dirname(name), member.linkname)))
@@ -328,8 +326,7 @@ def _document(archive: tarfile.TarFile, members: dict[str, tarfile.TarInfo], nam
 
 
 class EngineImage:
-    """An image that a Docker or Podman engine has, by the engine's socket; what it sends lies in `scratch`, a folder
-    of the caller's own."""
+    """An image of a Docker or Podman engine, saved through the engine's socket to the caller's folder `scratch`."""
 
     def __init__(self, reference: ImageReference, socket: Path, scratch: Path, limits: ImageLimits) -> None:
         self._reference = reference

@@ -1,4 +1,4 @@
-"""The images of a node: each unpacked once for its id, below `images/`, and shown read-only to every workspace."""
+"""The images of a node: each id is unpacked once, below `images/`, and mounted read-only in workspaces."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _VARIABLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.S)
 _NUMBER = re.compile(r"[0-9]{1,9}")
 _HOSTS = b"127.0.0.1 localhost fleet\n::1 localhost\n"
 _SHELLS = ("bin/bash", "usr/bin/bash", "usr/local/bin/bash")
-# The workspace is not shown over these: the image's programs need them.
+# The workspace must not be mounted here, since the image's programs need these directories.
 _SYSTEM = re.compile(
     r"/|/(?:proc|dev|run|fleet|environment|workspace|tmp|etc|bin|sbin|lib\w*|boot|sys)(?:/.*)?|/home/agent(?:/.*)?|"
     r"/(?:usr|var|opt|home|root|srv|mnt|media)|/usr/(?:local|s?bin|lib\w*)(?:/.*)?|/home/[^/]+"
@@ -47,11 +47,10 @@ _SYSTEM = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageRules:
-    """Where images may come from: nowhere unless the operator says so.
+    """The allowed sources of images; by default none.
 
-    `folders` hold layouts and archives (`{tenant}` stands for the caller's), `engine` is the socket of an engine whose
-    images every caller may use. Where images are `pulled_by_cluster`, Kubernetes starts their containers: of registries
-    only.
+    `folders` have layouts and archives (`{tenant}` stands for the caller's), `engine` is the socket of an engine whose
+    images every caller may use. `pulled_by_cluster`: Kubernetes starts the containers, with images of registries only.
     """
 
     registries: RegistryRules = field(default_factory=RegistryRules)
@@ -62,7 +61,7 @@ class ImageRules:
 
 
 class ImageStore:
-    """Finds images where the rules allow it, and keeps their roots below `home`. Safe beside other processes."""
+    """Finds images in allowed sources, and stores their roots below `home`. Safe with other processes."""
 
     def __init__(self, home: Path, rules: ImageRules, disk: TenantDisk) -> None:
         self._home = home / "images"
@@ -72,7 +71,7 @@ class ImageStore:
         self.pulled_by_cluster = rules.pulled_by_cluster
 
     async def pin(self, tenant: str, image: str, credential: str = "") -> str:
-        """The name with the digest of what it means now, asked at its source with the tenant's credential.
+        """The name with the digest of its current image, asked at its source with the tenant's credential.
 
         Raises InvalidRequest, PreconditionFailed, Unavailable with the field.
         """
@@ -85,9 +84,9 @@ class ImageStore:
             return str(reference.pinned(await source.pin()))
 
     async def root(self, tenant: str, image: str, credential: str = "") -> ImageRoot:
-        """An image's root, unpacked with the first call for its id on this node.
+        """An image's root, unpacked at the first call for its id on this node.
 
-        Raises as `pin`, and ResourceExhausted for what is larger than may be.
+        Raises as `pin`, and ResourceExhausted for too large an image.
         """
         reference = ImageReference.parse(image)
         grant = self._home / "granted" / tenant / hashlib.sha256(f"{reference} {credential}".encode()).hexdigest()
@@ -109,24 +108,24 @@ class ImageStore:
         return root
 
     def _granted(self, grant: Path) -> ImageRoot | None:
-        """The root that this tenant was given for the same name before, if it is there still."""
+        """The root that this tenant got for the same name before, if it still exists."""
         try:
             return self._cached_root(grant.read_text())
         except FileNotFoundError:
             return None
 
     def _cached_root(self, name: str) -> ImageRoot | None:
-        place = self._home / name
+        directory = self._home / name
         try:
-            root = from_json(ImageRoot, (place / "image.json").read_bytes())
-            os.utime(place)
+            root = from_json(ImageRoot, (directory / "image.json").read_bytes())
+            os.utime(directory)
         except FileNotFoundError:
             return None
-        return replace(root, path=str(place / "root"))
+        return replace(root, path=str(directory / "root"))
 
     @asynccontextmanager
     async def _source(self, tenant: str, reference: ImageReference, credential: str) -> AsyncGenerator[_Source]:
-        """Where a reference says that its image is. Raises InvalidRequest where the rules do not allow it."""
+        """The source of a reference. Raises InvalidRequest where the rules do not allow it."""
         if reference.transport == "docker":
             self._rules.registries.check(reference)
             registry = Registry(reference, self._rules.registries, tenant=tenant, credential=credential)
@@ -145,9 +144,9 @@ class ImageStore:
 
     def _folder(self, tenant: str, path: Path) -> Path:
         for folder in self._rules.folders:
-            place = Path(str(folder).replace(TENANT, tenant))
-            if path.resolve().is_relative_to(place.resolve()):
-                return place
+            allowed = Path(str(folder).replace(TENANT, tenant))
+            if path.resolve().is_relative_to(allowed.resolve()):
+                return allowed
         raise InvalidRequest(
             f"{str(path)[:128]!r} is in no folder of images",
             field=FIELD,
@@ -156,9 +155,9 @@ class ImageStore:
 
     async def _unpack(self, name: str, image: FoundImage, source: _Source) -> None:
         config = mapping(document(image.config))
-        place = f"{string(config.get('os'))}/{string(config.get('architecture'))}"
-        if place != f"linux/{MACHINE}":
-            raise missing(f"it is for {place[:80]}, and this node is linux/{MACHINE}")
+        machine = f"{string(config.get('os'))}/{string(config.get('architecture'))}"
+        if machine != f"linux/{MACHINE}":
+            raise missing(f"it is for {machine[:80]}, and this node is linux/{MACHINE}")
         diff_ids = strings(mapping(config.get("rootfs")).get("diff_ids"))
         if len(diff_ids) != len(image.layers):
             raise missing("its configuration names other layers than its manifest")
@@ -182,7 +181,7 @@ def _unpack_layer(unpacking: Unpacking, file: Path, diff_id: str) -> None:
 
 
 def _finish(unpacking: Unpacking, draft: Path, name: str, config: Mapping[str, object]) -> None:
-    """Write what is known of the image beside its root, which gets names for loopback as any container has."""
+    """Write the image's settings beside its root, and give it an `/etc/hosts` for loopback, as in any container."""
     settings = mapping(config.get("config"))
     unpacking.write("etc/hosts", _HOSTS)
     user, group = _numbers(unpacking, string(settings.get("User")))
@@ -204,7 +203,7 @@ def _finish(unpacking: Unpacking, draft: Path, name: str, config: Mapping[str, o
 
 
 def _numbers(unpacking: Unpacking, user: str) -> tuple[int, int]:
-    """The numbers of a user and its group as an image names them: `name`, `number`, either with `:group`."""
+    """The ids of a user and its group in an image's notation: a name or a number, either with `:group`."""
     name, _, group_name = user.partition(":")
     accounts = _rows(unpacking.read("etc/passwd"))
     groups = _rows(unpacking.read("etc/group"))

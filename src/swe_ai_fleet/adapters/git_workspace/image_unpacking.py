@@ -1,7 +1,7 @@
-"""Layers of an image, unpacked into one directory: whatever an archive says, nothing outside of it is touched.
+"""Unpacks the layers of an image into one directory, without touching anything outside of it.
 
-Each path is walked by descriptors from the root, and a link on the way is refused, so that no entry can be written
-through another one. Devices are left out, setuid bits and owners are dropped: all files are the fleet's.
+Each path is opened by descriptors from the root, and links on the way are refused, so that no entry can be written
+through another one. Devices are left out, setuid bits and owners are dropped: all files belong to the fleet.
 """
 
 from __future__ import annotations
@@ -18,22 +18,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, cast
 
+from swe_ai_fleet.adapters.git_workspace.directories import DIRECTORY, NEW_FILE
 from swe_ai_fleet.domain.errors import PreconditionFailed, ResourceExhausted
 from swe_ai_fleet.domain.json_values import parsed
 
 CHUNK = 1024 * 1024
 _WHITEOUT, _OPAQUE, _RESERVED = ".wh.", ".wh..wh..opq", ".wh..wh."
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _DEEPEST = 100
 _LONGEST_PATH = 4096
 _LARGEST_HEADER = 1024 * 1024
 _LATEST = 2**33
-# Small archives may well be empty files in a row.
+# Small archives may legitimately consist of empty files.
 _UNJUDGED_BYTES = 64 * 1024**2
 UNREADABLE = (tarfile.TarError, zlib.error, EOFError, ValueError, OverflowError)
-"""What reading an archive of a stranger may come to."""
+"""The exceptions of reading an untrusted archive."""
 _EXTENSIONS = (
     *(tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK),
 )
@@ -41,7 +40,7 @@ _EXTENSIONS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageLimits:
-    """The largest image: bytes as it comes, bytes and entries of its root, and how many times larger it may become."""
+    """The limits of an image: compressed bytes, bytes and entries of its root, and the ratio of both sizes."""
 
     compressed_bytes: int = 8 * 1024**3
     unpacked_bytes: int = 20 * 1024**3
@@ -50,7 +49,7 @@ class ImageLimits:
 
 
 class Header(tarfile.TarInfo):
-    """An entry whose extensions, which are read into memory, are of a size that real ones have."""
+    """An entry whose extensions, which are read into memory, have a realistic size."""
 
     def _proc_member(self, tarfile_: tarfile.TarFile) -> tarfile.TarInfo:
         if self.size < 0 or (self.type in _EXTENSIONS and self.size > _LARGEST_HEADER):
@@ -68,9 +67,9 @@ class Unpacking:
         self._made: set[str] = set()
 
     def layer(self, file: IO[bytes], size: int, diff_id: str) -> None:
-        """Unpack a layer of `size` bytes. Raises PreconditionFailed for what no layer may hold, ResourceExhausted.
+        """Unpack a layer of `size` bytes. Raises PreconditionFailed for a malformed layer, ResourceExhausted.
 
-        `diff_id` is the digest of the archive without its compression.
+        `diff_id` is the digest of the uncompressed archive.
         """
         self._packed += size
         self._made = set()
@@ -83,7 +82,7 @@ class Unpacking:
                     if self._entries > self._limits.entries:
                         raise ResourceExhausted(f"the image has more than {self._limits.entries:,} entries")
                     self._unpack_member(archive, member)
-                    vars(archive)["members"].clear()  # it would keep all of them
+                    vars(archive)["members"].clear()  # or the archive would keep all of them
             while stream.read(CHUNK):
                 pass
         except UNREADABLE as error:
@@ -94,7 +93,7 @@ class Unpacking:
             raise PreconditionFailed("a layer of the image is not the one that its configuration names")
 
     def read(self, path: str) -> bytes:
-        """The beginning of a file of the root; empty where there is none."""
+        """The beginning of a file of the root; empty without one."""
         *parents, name = path.split("/")
         try:
             with self._directory(parents) as directory:
@@ -107,16 +106,16 @@ class Unpacking:
             return b""
 
     def write(self, path: str, data: bytes) -> None:
-        """Write a file of the root, in place of whatever is there; not where its directory is none."""
+        """Write a file of the root, replacing any entry; does nothing if its parent is no directory."""
         *parents, name = path.split("/")
         with suppress(PreconditionFailed), self._directory(parents, make=True) as directory:
             assert directory is not None
             _remove(directory, name)
-            with os.fdopen(os.open(name, _NEW_FILE, 0o644, dir_fd=directory), "wb") as file:
+            with os.fdopen(os.open(name, NEW_FILE, 0o644, dir_fd=directory), "wb") as file:
                 file.write(data)
 
     def _count(self, size: int) -> None:
-        """Count bytes that came out of compression, whatever they are for."""
+        """Count uncompressed bytes."""
         self._bytes += size
         if self._bytes > self._limits.unpacked_bytes:
             raise ResourceExhausted(f"the image unpacks to more than {self._limits.unpacked_bytes:,} bytes")
@@ -165,7 +164,7 @@ class Unpacking:
                 os.mkdir(name, 0o700, dir_fd=directory)
         except FileNotFoundError:
             os.mkdir(name, 0o700, dir_fd=directory)
-        descriptor = os.open(name, _DIRECTORY, dir_fd=directory)
+        descriptor = os.open(name, DIRECTORY, dir_fd=directory)
         try:
             os.fchmod(descriptor, member.mode & 0o777 | 0o700)
         finally:
@@ -174,19 +173,19 @@ class Unpacking:
     def _put_file(self, directory: int, name: str, archive: tarfile.TarFile, member: tarfile.TarInfo) -> None:
         source = archive.extractfile(member)
         assert source is not None
-        with os.fdopen(os.open(name, _NEW_FILE, 0o600, dir_fd=directory), "wb") as file:
+        with os.fdopen(os.open(name, NEW_FILE, 0o600, dir_fd=directory), "wb") as file:
             shutil.copyfileobj(source, file, CHUNK)
             file.flush()
             os.fchmod(file.fileno(), member.mode & 0o777 | 0o600)
-            # What Python has compiled names the time of its source.
+            # Python's compiled files contain the modification time of their source.
             time = min(max(int(member.mtime), 0), _LATEST)
             os.utime(file.fileno(), (time, time))
 
     def _white_out(self, parents: list[str], name: str) -> None:
-        """Remove what lower layers have there; what this layer made stays."""
+        """Remove an entry of lower layers; entries of this layer stay."""
         removed = name.removeprefix(_WHITEOUT)
         if name.startswith(_RESERVED) and name != _OPAQUE:
-            return  # marks of a file system's own
+            return  # marks of the overlay file system itself
         if removed in ("", ".", ".."):
             raise PreconditionFailed(f"the image removes {removed!r}, which is no file of it")
         with self._directory(parents) as directory:
@@ -204,7 +203,7 @@ class Unpacking:
             if below not in self._made:
                 _remove(directory, name)
             elif stat.S_ISDIR(mode):
-                descriptor = os.open(name, _DIRECTORY, dir_fd=directory)
+                descriptor = os.open(name, DIRECTORY, dir_fd=directory)
                 try:
                     self._clear(descriptor, below)
                 finally:
@@ -212,22 +211,22 @@ class Unpacking:
 
     @contextmanager
     def _directory(self, parts: list[str] | tuple[str, ...], *, make: bool = False) -> Generator[int | None]:
-        """A directory below the root, by descriptor; None where there is none. Raises PreconditionFailed for a link."""
-        descriptor = os.open(self._root, _DIRECTORY)
+        """A directory below the root, by descriptor; None without one. Raises PreconditionFailed for a link."""
+        descriptor = os.open(self._root, DIRECTORY)
         try:
             for number, name in enumerate(parts):
                 if make:
                     with suppress(FileExistsError):
                         os.mkdir(name, 0o755, dir_fd=descriptor)
                 try:
-                    inner = os.open(name, _DIRECTORY, dir_fd=descriptor)
+                    inner = os.open(name, DIRECTORY, dir_fd=descriptor)
                 except FileNotFoundError:
                     yield None
                     return
                 except OSError:
-                    place = "/".join(parts[: number + 1])
+                    path = "/".join(parts[: number + 1])
                     raise PreconditionFailed(
-                        f"the image writes through {place[:200]!r}, which is no directory"
+                        f"the image writes through {path[:200]!r}, which is no directory"
                     ) from None
                 os.close(descriptor)
                 descriptor = inner
@@ -237,7 +236,7 @@ class Unpacking:
 
 
 def _parts(path: str) -> tuple[str, ...]:
-    """The names of a path of an archive, none for the root. Raises PreconditionFailed for what leads out of it."""
+    """The parts of a path in an archive, none for the root. Raises PreconditionFailed for one that leads out."""
     parts = tuple(part for part in path.split("/") if part not in ("", "."))
     if path.startswith("/") or ".." in parts or "\0" in path:
         raise PreconditionFailed(f"the image holds the path {path[:200]!r}, which leads out of it")
@@ -255,7 +254,7 @@ def _remove(directory: int, name: str) -> None:
 
 
 class _Gunzip:
-    """What comes out of gzip, in pieces of bounded size; several members are one stream."""
+    """Decompresses gzip in pieces of bounded size; several members are one stream."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -265,7 +264,7 @@ class _Gunzip:
     def read(self, size: int) -> bytes:
         while True:
             if self._member.eof:
-                # Behind a member stands another one, zeros, or nothing.
+                # After a member there is another one, zeros, or nothing.
                 rest = self._member.unused_data.lstrip(b"\0")
                 while not rest:
                     if not (more := self._file.read(CHUNK)):
@@ -282,7 +281,7 @@ class _Gunzip:
 
 
 class _Counted:
-    """The bytes of a layer without its compression, counted and digested as they are read."""
+    """Reads the uncompressed bytes of a layer, counting and hashing them."""
 
     def __init__(self, file: IO[bytes], count: Callable[[int], None]) -> None:
         start = file.read(4)

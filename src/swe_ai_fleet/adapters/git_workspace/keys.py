@@ -1,7 +1,7 @@
-"""Keys of environments: which builds are the same, and whose code may run while one is built.
+"""Keys of environments: which builds are equal, and which commit's code may run during a build.
 
-A key is made of this machine's interpreters, toolchains and pip, and of a commit's files: git objects say what is there
-and what the small ones hold, without a checkout.
+A key is made of this machine's interpreters, toolchains and pip, and of a commit's files, which are read from git
+objects without a checkout.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ _SYSTEM_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interpreters:
-    """The machine as detection sees it, and where each interpreter is installed; `identity` changes with any of it."""
+    """The machine for detection, and the installation of each interpreter; `identity` changes with any of them."""
 
     machine: Machine
     prefixes: Mapping[PythonVersion, Path]
     identity: str
 
     def prefix(self, version: PythonVersion | None) -> str:
-        """The installation of an interpreter that sandboxes do not show anyway; empty for the usual one."""
+        """The installation directory of an interpreter, to be mounted in sandboxes; empty if it is there anyway."""
         if version is None or version == self.machine.default:
             return ""
         prefix = str(self.prefixes.get(version, ""))
@@ -58,9 +58,9 @@ class Interpreters:
 
 
 def find_interpreters(environ: Mapping[str, str]) -> Interpreters:
-    """Look at this machine; files are looked at, no program is run. Blocking.
+    """Find this machine's interpreters by their files, without running a program. Blocking.
 
-    Beside what is on PATH, the neighbours of the fleet's own interpreter are found (pyenv keeps one directory for each
+    Beside those on PATH, it finds the neighbours of the fleet's own interpreter (pyenv has a directory for each
     version), and uv's.
     """
     default = (sys.version_info.major, sys.version_info.minor)
@@ -72,21 +72,21 @@ def find_interpreters(environ: Mapping[str, str]) -> Interpreters:
             version: PythonVersion = (3, int(match[1])) if match else (0, 0)
             if version >= _OLDEST and version not in programs and (real := _interpreter(program, version)):
                 programs[version] = real
-    programs_found = {name: place for name in _TOOLCHAINS if (place := shutil.which(name, path=":".join(_SYSTEM_PATH)))}
+    toolchains = {name: path for name in _TOOLCHAINS if (path := shutil.which(name, path=":".join(_SYSTEM_PATH)))}
     pip_requires, pip_version = _pip()
     machine = Machine(
         default=default,
         pythons={version: str(program) for version, program in programs.items()},
         pip_requires=pip_requires,
-        programs=frozenset(programs_found),
+        programs=frozenset(toolchains),
     )
-    marks = [_mark(Path(place)) for place in (*programs.values(), *programs_found.values())]
+    marks = [_mark(Path(path)) for path in (*programs.values(), *toolchains.values())]
     identity = hashlib.sha256("\n".join((pip_version, *marks)).encode()).hexdigest()[:16]
     prefixes = {version: program.parent.parent for version, program in programs.items()}
     return Interpreters(machine=machine, prefixes=prefixes, identity=identity)
 
 
-# Run by the fleet's own Python in the image: its programs, and what those on PATH say of themselves.
+# Run by the fleet's own Python in the image: finds its toolchains, and asks the Pythons on PATH for their versions.
 _LOOK = """
 import json, os, re, shutil, subprocess, sys
 pythons, default = {}, []
@@ -111,7 +111,7 @@ print(json.dumps({"default": default, "pythons": pythons, "programs": list(filte
 
 
 async def look_into(image: ImageRoot, sandbox: Sandbox) -> Machine:
-    """The toolchains of an image, by its PATH; a Python that does not start is none."""
+    """The toolchains on an image's PATH, without Pythons that do not start."""
     environment = Environment(image=image)
     argv = (*python(environment), "-I", "-S", "-c", _LOOK, *_TOOLCHAINS)
     with TemporaryDirectory(prefix="fleet-image-") as directory:
@@ -138,11 +138,11 @@ def _parse_version(text: str) -> PythonVersion | None:
 def _directories(environ: Mapping[str, str]) -> Iterable[Path]:
     home = environ.get("HOME", "")
     roots = [Path(sys.base_prefix).parent]
-    roots += [Path(home, place) for place in (".pyenv/versions", ".local/share/uv/python") if home]
+    roots += [Path(home, name) for name in (".pyenv/versions", ".local/share/uv/python") if home]
     if uv := environ.get("UV_PYTHON_INSTALL_DIR"):
         roots.append(Path(uv))
     for root in roots:
-        # Newer patch releases first: the first one found of each version is taken.
+        # Newer patch releases first, since the first one of each version is used.
         yield from sorted((path for path in root.glob("*/bin") if root.name != "usr"), key=_release, reverse=True)
     path = environ.get("PATH", os.defpath).split(":")
     yield from map(Path, dict.fromkeys((*filter(os.path.isabs, path), "/usr/local/bin", "/usr/bin")))
@@ -153,7 +153,7 @@ def _release(path: Path) -> tuple[int, ...]:
 
 
 def _interpreter(program: Path, version: PythonVersion) -> Path | None:
-    """The program itself, where it is one with its standard library beside it, and no script that starts another."""
+    """The resolved program, if it is an executable with its standard library, and no script that starts another."""
     try:
         real = program.resolve(strict=True)
         with real.open("rb") as file:
@@ -193,7 +193,7 @@ _RECENT = timedelta(days=180)
 
 
 async def read_files(git: Git, seed: Path) -> RepositoryFiles:
-    """The files of a seed's commit: two git processes, however large the repository is."""
+    """The files of a seed's commit, read with two git processes."""
     layout = GitLayout(git_dir=seed)
     listed = await git.run("ls-tree", "-r", "-z", "-l", "--full-tree", seed.name, layout=layout)
     files: dict[str, str] = {}
@@ -226,9 +226,9 @@ async def read_files(git: Git, seed: Path) -> RepositoryFiles:
 
 
 def _until(commit: bytes, now: datetime) -> str:
-    """The first day of the month behind that of a commit; empty for one of the last months, or of no sensible time.
+    """The first day of the month after a commit's; empty for a commit of the last months, or without a sensible date.
 
-    A month, so that its commits share an environment.
+    All commits of a month share it, and so can share an environment.
     """
     match = _COMMITTED.search(commit.partition(b"\n\n")[0])
     seconds = int(match[1]) if match else 0
@@ -239,7 +239,7 @@ def _until(commit: bytes, now: datetime) -> str:
 
 
 def _affordable(readable: list[tuple[str, int]]) -> list[str]:
-    """Those of the files that are read: manifests near the top first, some of the tests, none that is huge."""
+    """The files to read: manifests near the root first, then some tests, without huge files."""
     tests = manifests = total = 0
     affordable: list[str] = []
     for path, size in sorted(readable, key=lambda entry: (not is_manifest(entry[0]), entry[0].count("/"), entry[0])):
@@ -273,7 +273,7 @@ _GO_FILES = frozenset({"go.mod", "go.sum", "go.work", "go.work.sum"})
 
 
 class EnvironmentKeys:
-    """Keys of environments, made of everything that decides what a build becomes."""
+    """Keys of environments, made of everything that affects a build."""
 
     def __init__(self, git: Git, *, policy: SetupPolicy, level: IsolationLevel) -> None:
         self._git = git
@@ -292,22 +292,22 @@ class EnvironmentKeys:
         return self._listings[seed]
 
     async def ground(self, repository: PinnedRepository, seed: Path, files: RepositoryFiles) -> Path:
-        """The seed whose code a build may run: of a commit of ours, that of the commit it stands on where both ask for
-        the same environment. What a candidate brings never is in the environment that others are tested in."""
+        """The seed whose code a build may run: for our own commit, its ancestor's if both need the same environment, so
+        that a candidate's code is never in the environment in which others are tested."""
         wanted, ground, content = digest(files, repository.subdirectory), seed, files
-        # A commit of ours may stand on another one of ours: a candidate on a snapshot of uncommitted changes.
+        # Our own commits may be stacked: a candidate on a snapshot of uncommitted changes.
         while repository.snapshot_of and ground.name != repository.snapshot_of and content.parent:
-            below = seed.parent / content.parent
-            if not await asyncio.to_thread(below.is_dir):
+            parent = seed.parent / content.parent
+            if not await asyncio.to_thread(parent.is_dir):
                 break
-            content = await self.files(below)
+            content = await self.files(parent)
             if digest(content, repository.subdirectory) != wanted:
                 break
-            ground = below
+            ground = parent
         return ground
 
-    async def alone(self, files: RepositoryFiles, directory: str) -> str:
-        """Why no other commit can share what these files make; empty where others can."""
+    async def unshared_reason(self, files: RepositoryFiles, directory: str) -> str:
+        """Why no other commit can share the environment of these files; empty if others can."""
         key = (files.tree, directory)
         if key not in self._reasons:
             while len(self._reasons) >= _LISTINGS_KEPT:
@@ -316,7 +316,7 @@ class EnvironmentKeys:
         return self._reasons[key]
 
     async def toolchains(self, image: ImageRoot | None, sandbox: Sandbox) -> Machine:
-        """The machine that a build sees: this one, or the image, whose programs are asked once on this node."""
+        """The machine of a build: this one, or the image, whose programs are probed once on this node."""
         own = (await self.machine()).machine
         if image is None:
             return own
@@ -325,7 +325,7 @@ class EnvironmentKeys:
         return replace(self._images[image.digest], pip_requires=own.pip_requires)
 
     async def machine(self) -> Interpreters:
-        """This machine's interpreters, looked for with the first call."""
+        """This machine's interpreters, found at the first call."""
         if self._interpreters is None:
             self._interpreters = await asyncio.to_thread(find_interpreters, os.environ)
         return self._interpreters
@@ -334,10 +334,10 @@ class EnvironmentKeys:
         self, repository: PinnedRepository, files: RepositoryFiles, spec: EnvironmentSpec, tools: Path, ground: Path
     ) -> str:
         """The key of an environment whose build may run code of the seed `ground`."""
-        # Set-up commands of the caller may read whatever the commit has.
+        # A caller's set-up commands may read all files of the commit.
         content = files.tree if spec.setup else digest(files, repository.subdirectory)
-        if await self.alone(files, repository.subdirectory):
-            # So may what the repository runs while it is built; its history too, and the tags that name versions.
+        if await self.unshared_reason(files, repository.subdirectory):
+            # So may the repository's code that runs during the build; it may also read history and tags.
             content += f" {ground.name} {hashlib.sha256(await asyncio.to_thread(packed_refs, ground)).hexdigest()}"
         facts = [
             *(repository.subdirectory, spec.image, list(spec.setup), spec.detect, content),
@@ -348,7 +348,7 @@ class EnvironmentKeys:
     async def packages_key(
         self, tenant: str, recipe: Recipe, files: RepositoryFiles, spec: EnvironmentSpec, tools: Path
     ) -> str:
-        """The key of what the steps of a recipe make, which run no code of the repository: what they read decides."""
+        """The key of a recipe's steps that run no code of the repository, from the files that they read."""
         lists = {joined(step.directory, word) for step in recipe.steps for word in step.argv} & files.files.keys()
         lists |= {path for path in files.files if posixpath.basename(path) in _GO_FILES}
         if recipe.python is not None and recipe.python.lock:

@@ -1,4 +1,4 @@
-"""Repositories on this machine: read and snapshotted without a trace in them, without trust in their config."""
+"""Repositories on this machine: read and snapshotted without changing them or trusting their configuration."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from swe_ai_fleet.domain.task import RepoRef, UncommittedChanges
 from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
 
 _SHOWN_CHANGES = 5
-# Beyond that git refuses to borrow as well.
+# Git itself does not follow alternates any deeper.
 _DEEPEST_STORE = 7
 Confine = Callable[[tuple[Path, ...], tuple[Path, ...]], Awaitable[Sequence[str]]]
-"""What it may read and what it may write, beside /usr; the argv before a program."""
+"""Returns the argv before a program that confines it to these readable and writable paths, and /usr."""
 _UNMERGED = {"DD", "AU", "UD", "UA", "DU", "AA", "UU"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalRepository:
-    """Where the parts of a local repository lie. `top` is its work tree (for a bare one, the git directory)."""
+    """The paths of a local repository's parts. `top` is its work tree (of a bare one, the git directory)."""
 
     top: Path
     git_dir: Path
@@ -56,7 +56,7 @@ class LocalRepository:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolved:
-    """What a reference means: a full commit, and the branch it names if it is one.
+    """A resolved reference: a full commit id, and the branch if it names one.
 
     `snapshot_of` is set when the commit is a snapshot of uncommitted changes on that one.
     """
@@ -67,10 +67,10 @@ class Resolved:
 
 
 class LocalRepositories:
-    """Reads local repositories. `excludes` is the user's own global ignore file, if there is one.
+    """Reads local repositories. `excludes` is the user's global ignore file, if there is one.
 
-    `confine` gives the argv by which our git reads a work tree and sees nothing else: whoever may write to the tree
-    could lead it elsewhere meanwhile. None: this process reads what is its user's own.
+    `confine` returns the argv that confines our git to a work tree, since a process that can write to the tree could
+    lead git elsewhere by a link. None: git reads with the rights of this process.
     """
 
     def __init__(
@@ -83,9 +83,9 @@ class LocalRepositories:
         self._confine = confine
 
     async def find(self, path: Path, tenant: str = "") -> LocalRepository:
-        """The repository around a path that a tenant names.
+        """The repository that contains a tenant's path.
 
-        Raises PreconditionFailed, InvalidRequest (a part lies outside the roots).
+        Raises PreconditionFailed, InvalidRequest (a part is outside the allowed roots).
         """
         try:
             paths = await self._git.run(
@@ -119,11 +119,11 @@ class LocalRepositories:
         return repository
 
     async def holds(self, parts: Iterable[Path], tenant: str) -> bool:
-        """Whether git directories and object stores lie where a tenant may name paths, with all that they lead to."""
+        """Whether git directories, object stores and the targets of their links are where a tenant may name paths."""
         return await asyncio.to_thread(_stays_within, parts, lambda path: self._policy.contains(path, tenant))
 
     async def resolve(self, repository: LocalRepository, repo: RepoRef, objects: Path) -> Resolved:
-        """The commit that a reference means; uncommitted changes, where wanted, become a commit in `objects`.
+        """The commit of a reference; included uncommitted changes become a commit in `objects`.
 
         Raises InvalidRequest, PreconditionFailed with `field`.
         """
@@ -150,7 +150,7 @@ class LocalRepositories:
         return await self._with_changes(repository, repo, Resolved(commit=commit, branch=branch), objects)
 
     async def remote_url(self, repository: LocalRepository) -> str:
-        """The URL of its remote `origin`, empty where it has none."""
+        """The URL of its remote `origin`, empty without one."""
         answer = await self._git.run(
             *("config", "--file", str(repository.common_dir / "config"), "--no-includes", "--get", "remote.origin.url"),
             expect=(0, 1, 3, 128),
@@ -208,8 +208,8 @@ class LocalRepositories:
 
     @asynccontextmanager
     async def _private(self, repository: LocalRepository, head: str, objects: Path) -> AsyncGenerator[GitLayout]:
-        # A git directory of our own: neither filters nor a file system monitor of theirs can be configured there, and
-        # their index is read from a copy.
+        # Our own git directory, so that the repository cannot configure filters or a file system monitor, with a copy
+        # of the repository's index.
         async with vanishing(self._scratch) as private:
             await uninterrupted(asyncio.to_thread(_write_private, private, repository, head, self._excludes))
             layout = GitLayout(
@@ -227,7 +227,7 @@ class LocalRepositories:
         if self._confine is None:
             return ()
         stores = await asyncio.to_thread(object_stores, repository.objects)
-        # The git directories for submodules, which are asked for their commit.
+        # The git directories are for submodules, whose commits git reads.
         readable = (repository.top, repository.git_dir, repository.common_dir, *stores)
         writable = (layout.git_dir, *([layout.objects] if layout.objects else []))
         return await self._confine(readable, writable)
@@ -250,25 +250,25 @@ class LocalRepositories:
                 *("commit-tree", tree, "-p", parent),
                 layout=layout,
                 stdin=b"Snapshot of uncommitted changes\n",
-                # The parent's date makes the snapshot a function of its content: the same changes give the same commit.
+                # With the parent's date the same changes give the same commit.
                 variables=identity(IDENTITY_NAME, IDENTITY_EMAIL) | await dates_of(self._git, parent, layout),
             )
         ).text()
 
 
 def identity(name: str, email: str) -> dict[str, str]:
-    """The variables that make git commit under a name."""
+    """The variables for commits under a name."""
     parts = {"NAME": name, "EMAIL": email}
     return {f"GIT_{person}_{part}": text for person in ("AUTHOR", "COMMITTER") for part, text in parts.items()}
 
 
 def _write_private(private: Path, repository: LocalRepository, head: str, own_excludes: Path | None) -> None:
     write_git_dir(private, head=head, history=repository.history, work_tree=True)
-    # The user's global ignore file first: the repository's own lines come later and win, as they do for the user.
+    # The user's global ignore file first: the repository's lines come later and take precedence, as for the user.
     sources = [path for path in (own_excludes, repository.common_dir / "info/exclude") if path and path.is_file()]
     (private / "info/exclude").write_bytes(b"\n".join(path.read_bytes() for path in sources))
     if repository.index.is_file():
-        # With its time: git trusts an entry only if the file is older than the index.
+        # With its modification time, since git trusts an entry only if the file is older than the index.
         shutil.copy2(repository.index, private / "index")
 
 
@@ -277,9 +277,9 @@ def _content(path: Path) -> bytes:
 
 
 def object_stores(objects: Path, depth: int = _DEEPEST_STORE) -> list[Path]:
-    """An object directory and those that it borrows from, as git finds them. Blocking.
+    """An object directory and its alternates, recursively. Blocking.
 
-    Raises InvalidRequest for quoted entries: what git makes of them depends on the one before.
+    Raises InvalidRequest for quoted entries, which git interprets depending on the entry before.
     """
     stores = [objects]
     alternates = objects / "info/alternates"
@@ -289,36 +289,36 @@ def object_stores(objects: Path, depth: int = _DEEPEST_STORE) -> list[Path]:
         if line.startswith(b'"'):
             raise InvalidRequest("the repository borrows objects from a quoted path", field="repo.path")
         if line and not line.startswith(b"#"):
-            place = Path(os.path.realpath(objects), os.fsdecode(line))
-            by_letter = Path(os.path.normpath(place))
-            if by_letter.resolve() != place.resolve():
-                # Behind a link `..` leads elsewhere, and what counts depends on git's version.
+            path = Path(os.path.realpath(objects), os.fsdecode(line))
+            normalised = Path(os.path.normpath(path))
+            if normalised.resolve() != path.resolve():
+                # After a link `..` is ambiguous: its meaning depends on git's version.
                 raise InvalidRequest("the repository borrows objects from an ambiguous path", field="repo.path")
-            stores += object_stores(by_letter, depth - 1)
+            stores += object_stores(normalised, depth - 1)
     return stores
 
 
 def _stays_within(parts: Iterable[Path], contains: Callable[[Path], bool]) -> bool:
-    """Whether directories, the stores that they borrow from, and whatever their links lead to are contained. Blocking.
+    """Whether directories, their alternates and the targets of their links are contained. Blocking.
 
-    A pipe is not: whoever opens it may wait for ever.
+    A pipe is not allowed, since opening it may block for ever.
     """
     pending = [store.resolve() for part in parts for store in object_stores(part)]
-    seen = set[Path]()
+    visited = set[Path]()
     while pending:
         directory = pending.pop()
-        if directory in seen or not directory.exists():
+        if directory in visited or not directory.exists():
             continue
-        seen.add(directory)
+        visited.add(directory)
         if not contains(directory):
             return False
         with os.scandir(directory) as entries:
             for entry in entries:
                 if entry.is_symlink():
-                    place = Path(entry.path).resolve()
-                    if not contains(place):
+                    target = Path(entry.path).resolve()
+                    if not contains(target):
                         return False
-                    pending += [place] if place.is_dir() else []
+                    pending += [target] if target.is_dir() else []
                 elif entry.is_dir(follow_symlinks=False):
                     pending.append(Path(entry.path))
                 elif stat.S_ISFIFO(entry.stat(follow_symlinks=False).st_mode):
@@ -327,7 +327,7 @@ def _stays_within(parts: Iterable[Path], contains: Callable[[Path], bool]) -> bo
 
 
 def user_excludes(environ: Mapping[str, str]) -> Path | None:
-    """The user's global ignore file at its default place: what git hides from them is hidden from agents too."""
+    """The user's global ignore file at its default path, which applies to agents as well."""
     home = environ.get("HOME", "")
     base = environ.get("XDG_CONFIG_HOME") or (f"{home}/.config" if home else "")
     return Path(base, "git/ignore") if base else None

@@ -1,7 +1,7 @@
-"""What a caller may name as a repository, judged before git sees it, and how our git gets to a remote one.
+"""The locations of repositories that callers may name, checked before git gets them, and git's routes to remote ones.
 
-Git resolves names itself, follows redirects, and has ssh read what lies in a home. So over http it goes through a proxy
-of ours that judges each connection, and ssh is told one judged address and one key.
+Git resolves names itself, follows redirects, and lets ssh read files in a home. Therefore http goes through our own
+proxy, which checks each connection, and ssh gets one checked address and one key.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import structlog
 from swe_ai_fleet.domain.command import address_of
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed, Unavailable
 from swe_ai_fleet.domain.task import SCRATCH, UPLOAD
-from swe_ai_fleet.sandbox.network import FilteringProxy, PrivateHostError, Resolver, UnknownHostError, is_public, judged
+from swe_ai_fleet.sandbox.network import FilteringProxy, PrivateHostError, Resolver, UnknownHostError, is_public, lookup
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _HELPER = re.compile(r"[A-Za-z0-9][A-Za-z0-9+.-]*::")
@@ -41,25 +41,25 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remote:
-    """A repository behind a URL; `protocol` is the transport that git will need, none for what was uploaded."""
+    """A repository behind a URL; `protocol` is git's transport, empty for an upload."""
 
     url: str
     protocol: str
 
     @property
     def upload(self) -> str:
-        """The digest of the bundle that was uploaded; empty where it is a real URL."""
+        """The digest of the uploaded bundle; empty for a real URL."""
         return "" if self.protocol else self.url.removeprefix(UPLOAD)
 
     @property
     def host(self) -> str:
-        """The host of the URL or of `user@host:path`: in lower case, without brackets or a dot at its end."""
+        """The host of the URL or of `user@host:path`, in lower case, without brackets or a final dot."""
         return host_of(self.url)
 
     @property
     def port(self) -> int:
-        """The port of the URL, said or not."""
-        return _place(self.url)[1] or _PORTS.get(self.protocol, 0)
+        """The port of the URL, or its protocol's default."""
+        return _host_port(self.url)[1] or _PORTS.get(self.protocol, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +69,7 @@ class RemoteHosts:
     patterns: tuple[str, ...] = ("*",)
 
     def covers(self, host: str, port: int) -> bool:
-        """Whether repositories on a host may be named."""
+        """Whether repositories on a host are allowed."""
         return any(fnmatchcase(host, glob) and at in (None, port) for glob, at in map(_entry, self.patterns))
 
     def private(self, host: str, port: int) -> bool:
@@ -80,9 +80,9 @@ class RemoteHosts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocationPolicy:
-    """Which locations are taken. Local paths must lie below one of the roots, and below `private` only among the jobs.
+    """The allowed locations. Local paths must be below one of the roots, and below `private` only in its jobs.
 
-    In a root `{tenant}` stands for the caller's tenant. `hosts` are those of URLs, see `RemoteHosts`.
+    In a root `{tenant}` stands for the caller's tenant. `hosts` are the allowed hosts of URLs, see `RemoteHosts`.
     """
 
     allowed_roots: tuple[Path, ...] = ()
@@ -115,16 +115,16 @@ class LocationPolicy:
         return self._path(location, tenant)
 
     def contains(self, path: Path, tenant: str = "") -> bool:
-        """Whether a resolved path lies below an allowed root, and is none of the fleet's own."""
-        for place in self.private:
-            # A job's own clone lies among the jobs, and is its repository.
-            if path.is_relative_to(place.resolve()) and not path.is_relative_to(place.resolve() / JOBS):
+        """Whether a resolved path is below an allowed root, and not one of the fleet's own."""
+        for directory in self.private:
+            # A job's clone is there, and is the job's repository.
+            if path.is_relative_to(directory.resolve()) and not path.is_relative_to(directory.resolve() / JOBS):
                 return False
         return any(path.is_relative_to(root.resolve()) for root in self._roots(tenant))
 
     @property
-    def reach(self) -> RemoteHosts:
-        """Which hosts git may be led to."""
+    def reachable(self) -> RemoteHosts:
+        """The hosts that git may connect to."""
         return RemoteHosts(patterns=self.hosts)
 
     def _roots(self, tenant: str) -> list[Path]:
@@ -143,7 +143,7 @@ class LocationPolicy:
         if not path.is_absolute():
             raise InvalidRequest(f"{text[:128]!r} is not an absolute path", field="repo.path")
         resolved = path.resolve()
-        # The same answer for a forbidden and a missing path would hide a typing error, and the roots are no secret.
+        # Different messages for forbidden and missing paths show typing errors; the roots are no secret.
         if not self.contains(resolved, tenant):
             roots = ", ".join(map(str, self._roots(tenant))) or "none"
             raise InvalidRequest(
@@ -178,8 +178,8 @@ class LocationPolicy:
         if not _HOST.fullmatch(host):
             raise InvalidRequest(f"{host[:128]!r} is not a host", field="repo.url", hint="letters, digits, - and dots")
         address = _address(host)
-        inward = (address is not None and not is_public(address)) or f".{host}".endswith(".localhost")
-        if not self.reach.covers(host, port) or (inward and not self.reach.private(host, port)):
+        is_private = (address is not None and not is_public(address)) or f".{host}".endswith(".localhost")
+        if not self.reachable.covers(host, port) or (is_private and not self.reachable.private(host, port)):
             raise InvalidRequest(
                 f"repositories on {host[:128]} are not accepted",
                 field="repo.url",
@@ -189,12 +189,12 @@ class LocationPolicy:
 
 
 def host_of(url: str) -> str:
-    """The host of a URL, or of git's short form `user@host:path`. Raises ValueError for a URL that is none."""
-    return _place(url)[0]
+    """The host of a URL, or of git's short form `user@host:path`. Raises ValueError for a malformed URL."""
+    return _host_port(url)[0]
 
 
-def _place(url: str) -> tuple[str, int]:
-    """The host and the port of a URL as git takes it, 0 where it says none."""
+def _host_port(url: str) -> tuple[str, int]:
+    """The host and the port of a URL for git; the port is 0 if it has none."""
     if _SCHEME.match(url):
         parts = urlsplit(url)
         return (parts.hostname or "").rstrip("."), parts.port or 0
@@ -203,7 +203,7 @@ def _place(url: str) -> tuple[str, int]:
 
 
 def _entry(text: str) -> tuple[str, int | None]:
-    """A host of a policy and the port it names, if it names one."""
+    """The host of a policy's entry, and its port if it has one."""
     text = text.strip().lower()
     match = _ENTRY.fullmatch(text)
     if match is None:
@@ -212,7 +212,7 @@ def _entry(text: str) -> tuple[str, int | None]:
 
 
 def _address(host: str) -> str | None:
-    """The address that a host is, in any spelling that resolvers take for one; None where it is a name."""
+    """The address that a host is, in any notation that resolvers accept; None for a name."""
     if (address := address_of(host)) is not None:
         return str(address)
     try:
@@ -226,7 +226,7 @@ _PROXIES = ("http_proxy", "https_proxy", "all_proxy")
 _BASIC = {"GIT_HTTP_PROXY_AUTHMETHOD": "basic"}
 _SSH_PORT = 22
 _SSH_OPTIONS = {
-    # One key and no other: no agent, no home, no configuration of this machine.
+    # Only the one key: no ssh agent, no home, no configuration of this machine.
     "IdentitiesOnly": "yes",
     "IdentityAgent": "none",
     "PreferredAuthentications": "publickey",
@@ -251,9 +251,9 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credential:
-    """What opens a remote repository: a password over http, a private key (as OpenSSH writes it) over ssh.
+    """The credential of a remote repository: a password for http, a private key in OpenSSH's format for ssh.
 
-    Both are kept out of every text form of the value.
+    Neither is part of the value's `repr`.
     """
 
     username: str = "git"
@@ -263,7 +263,7 @@ class Credential:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """What git is started with: options before its command, and variables. `proxy` judges its connections, if any."""
+    """Git's options and variables for reaching a remote. `proxy`, if any, checks its connections."""
 
     variables: Mapping[str, str]
     options: tuple[str, ...] = ()
@@ -271,7 +271,7 @@ class Route:
 
     @property
     def refusal(self) -> str:
-        """What was not connected to, for the operator; empty where everything was."""
+        """The refused connections, for the operator; empty without any."""
         return "; ".join(refusal.text for refusal in self.proxy.refusals) if self.proxy else ""
 
 
@@ -279,58 +279,58 @@ class RemoteRoutes:
     """Opens routes to remotes.
 
     Args:
-        reach: Which hosts may be reached, and which of them at private addresses.
+        reachable: The hosts that may be reached, and those among them at private addresses.
         environ: The environment of this process, which may name a proxy.
-        known_hosts: Keys of ssh servers, as OpenSSH keeps them; need not be there where nobody uses ssh.
-        resolver: Turns names into addresses; None: the system's.
+        known_hosts: OpenSSH's file of servers' keys; only needed for ssh.
+        resolver: Resolves names; None: the system's resolver.
     """
 
     def __init__(
         self,
-        reach: RemoteHosts,
+        reachable: RemoteHosts,
         *,
         environ: Mapping[str, str],
         known_hosts: Path,
         scratch: Path,
         resolver: Resolver | None = None,
     ) -> None:
-        self._reach = reach
-        named = {name: environ.get(name) or environ.get(name.upper(), "") for name in (*_PROXIES, "no_proxy")}
-        self._proxies = {name: url for name, url in named.items() if url and name != "no_proxy"}
-        self._direct = tuple(filter(None, (part.strip() for part in named["no_proxy"].lower().split(","))))
+        self._reachable = reachable
+        configured = {name: environ.get(name) or environ.get(name.upper(), "") for name in (*_PROXIES, "no_proxy")}
+        self._proxies = {name: url for name, url in configured.items() if url and name != "no_proxy"}
+        self._direct = tuple(filter(None, (part.strip() for part in configured["no_proxy"].lower().split(","))))
         self._known_hosts = known_hosts
         self._scratch = scratch
         self._resolver = resolver
 
     @asynccontextmanager
     async def open(self, remote: Remote, credential: Credential | None) -> AsyncGenerator[Route]:
-        """The way to a remote, for as long as the context lasts.
+        """A route to a remote, until the context ends.
 
         Raises PreconditionFailed (ssh without a key or known hosts), Unavailable, each with its field.
         """
-        named = self._proxies.keys() & {f"{remote.protocol}_proxy", "all_proxy"}
+        proxies = self._proxies.keys() & {f"{remote.protocol}_proxy", "all_proxy"}
         if remote.protocol == "ssh":
             async with self._ssh(remote, credential) as route:
                 yield route
-        elif named and not any(_is_below(remote, suffix) for suffix in self._direct):
-            # What this machine knows to lie inside is refused; what it cannot resolve, the operator's proxy may.
+        elif proxies and not any(_is_below(remote, suffix) for suffix in self._direct):
+            # Private addresses are refused; names that this machine cannot resolve are left to the operator's proxy.
             with suppress(UnknownHostError):
-                await self._judged(remote)
-            # What redirects lead to would be for the operator's proxy to judge.
+                await self._lookup(remote)
+            # Only the operator's proxy could check the targets of redirects.
             yield Route(variables=self._proxies, options=("-c", "http.followRedirects=false"))
         else:
-            proxy = FilteringProxy(self._reach, resolver=self._resolver)
+            proxy = FilteringProxy(self._reachable, resolver=self._resolver)
             url = await proxy.start_on_loopback()
             try:
                 yield Route(variables={**dict.fromkeys(_PROXIES, url), **_BASIC}, proxy=proxy)
             finally:
                 await proxy.close()
 
-    async def _judged(self, remote: Remote) -> tuple[str, ...]:
-        """The addresses of a remote. Raises UnknownHostError, Unavailable where they may not be reached."""
-        private = self._reach.private(remote.host, remote.port)
+    async def _lookup(self, remote: Remote) -> tuple[str, ...]:
+        """The addresses of a remote. Raises UnknownHostError, Unavailable where they are not allowed."""
+        private = self._reachable.private(remote.host, remote.port)
         try:
-            return await judged(remote.host, remote.port, private=private, resolver=self._resolver)
+            return await lookup(remote.host, remote.port, private=private, resolver=self._resolver)
         except PrivateHostError as error:
             raise out_of_reach(remote, str(error)) from None
 
@@ -349,7 +349,7 @@ class RemoteRoutes:
                 hint="an https URL; or the operator puts them into FLEET_GIT_KNOWN_HOSTS (ssh-keyscan, and compare)",
             )
         try:
-            addresses = await self._judged(remote)
+            addresses = await self._lookup(remote)
         except UnknownHostError as error:
             raise out_of_reach(remote, str(error)) from None
         with TemporaryDirectory(dir=self._scratch, prefix="ssh-") as directory:
@@ -363,15 +363,15 @@ class RemoteRoutes:
                 "HostKeyAlias": remote.host if remote.port == _SSH_PORT else f"[{remote.host}]:{remote.port}",
             }
             option_words = [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
-            # What is said first counts, whatever git goes on to say.
+            # The first value of an option counts, whatever git adds.
             command = shlex.join(["ssh", "-F", "/dev/null", *option_words, "-p", str(remote.port)])
             yield Route(variables={"GIT_SSH_COMMAND": command, "GIT_SSH_VARIANT": "ssh", "HOME": directory})
 
 
 def out_of_reach(remote: Remote, reason: str) -> Unavailable:
-    """The one answer to callers whose remote cannot be reached, for whatever reason; operators find it in the log.
+    """The fault for a remote that cannot be reached, without the reason, which is logged for operators.
 
-    A caller who was told more could find out which hosts and ports there are inside.
+    With the reason, a caller could scan private hosts and ports.
     """
     _log.warning("repository.out_of_reach", host=remote.host, port=remote.port, reason=reason[:500])
     return Unavailable(
@@ -382,18 +382,18 @@ def out_of_reach(remote: Remote, reason: str) -> Unavailable:
 
 
 def _is_below(remote: Remote, suffix: str) -> bool:
-    """Whether an entry of `no_proxy` means a remote."""
+    """Whether an entry of `no_proxy` applies to a remote."""
     name = suffix.lstrip("*").lstrip(".")
-    places = (remote.host, f"{remote.host}:{remote.port}")
-    return suffix == "*" or name in places or any(place.endswith(f".{name}") for place in places)
+    names = (remote.host, f"{remote.host}:{remote.port}")
+    return suffix == "*" or name in names or any(host.endswith(f".{name}") for host in names)
 
 
 def _quoted(path: Path) -> str:
-    """A path in ssh's configuration, where a % begins a token."""
+    """A path quoted for ssh's configuration, where % begins a token."""
     return '"' + str(path).replace("%", "%%") + '"'
 
 
 def _write_key(path: Path, key: str) -> None:
     path.touch(mode=0o600, exist_ok=False)
-    # OpenSSH takes no key without an end of its last line.
+    # OpenSSH requires a newline at the end of a key.
     path.write_text(key.rstrip("\n") + "\n")

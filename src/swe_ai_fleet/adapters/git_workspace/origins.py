@@ -1,4 +1,4 @@
-"""Origins: where a pinned commit comes from on this node, be it a path, a URL, or a bundle of the fleet's own."""
+"""Origins of pinned commits on this node: a path, a URL, or one of the fleet's own bundles."""
 
 from __future__ import annotations
 
@@ -29,19 +29,18 @@ from swe_ai_fleet.adapters.git_workspace.git_dirs import (
 from swe_ai_fleet.adapters.git_workspace.local import LocalRepositories, LocalRepository, Resolved
 from swe_ai_fleet.adapters.git_workspace.locations import LocationPolicy, Remote
 from swe_ai_fleet.adapters.git_workspace.remote import RemoteRepositories
-from swe_ai_fleet.adapters.git_workspace.uploads import UploadedRepositories
+from swe_ai_fleet.adapters.git_workspace.uploads import BlobFetch, UploadedRepositories
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.errors import FleetError, PreconditionFailed
 from swe_ai_fleet.domain.task import SCRATCH, UPLOAD, PinnedRepository, RepoRef, check_identifier
 
 _MOST_COMMITS = 100
-BlobFetch = Callable[[BlobRef], Awaitable[bytes]]
 
 
 class Origins:
-    """Finds commits and plants their seeds. Everything lies below `home`: `repositories`, `seeds` and `pins`.
+    """Finds commits and makes their seeds, below `home` in `repositories`, `seeds` and `pins`.
 
-    `fetch` gets the bundle of a commit that the location lacks; None: such commits are only had where they were made.
+    `fetch` gets the bundle of a commit that its location lacks; None: such commits are only on the node that made them.
     """
 
     def __init__(
@@ -69,7 +68,7 @@ class Origins:
         self._fetch = fetch
 
     async def pin(self, tenant: str, repo: RepoRef) -> tuple[PinnedRepository, Path]:
-        """What a reference means now, and its seed. The directory inside a work tree that a path names is kept.
+        """The current commit of a reference, and its seed. A path inside a work tree becomes the subdirectory.
 
         Raises InvalidRequest, PreconditionFailed, Unavailable with `field`.
         """
@@ -77,15 +76,15 @@ class Origins:
             return await self._scratch(tenant)
         location, subdirectory = self._policy.parse(repo.location, tenant), ""
         if isinstance(location, Remote):
-            named = location.url
-            key = self._keys.key(tenant, repo.credential, named)
+            name = location.url
+            key = self._keys.key(tenant, repo.credential, name)
             cache = self._cache(key)
             resolved = await self._obtain(tenant, repo, location, cache)
             origin: Remote | LocalRepository = location
         else:
             origin = local = await self._local.find(location, tenant)
-            named = str(local.top)
-            key = self._keys.key(tenant, repo.credential, named)
+            name = str(local.top)
+            key = self._keys.key(tenant, repo.credential, name)
             cache = self._cache(key)
             await self._local_cache(key, local)
             resolved = await self._local.resolve(local, repo, cache / "objects")
@@ -105,7 +104,7 @@ class Origins:
             await self._disk.recorded(tenant, seed)
         pinned = PinnedRepository(
             tenant=tenant,
-            location=named,
+            location=name,
             commit=resolved.commit,
             branch=resolved.branch,
             subdirectory=subdirectory,
@@ -115,9 +114,9 @@ class Origins:
         return pinned, seed
 
     async def seed(self, repository: PinnedRepository, *, execution_id: str | None = None) -> Path:
-        """The seed of a pinned repository, planted anew where it is missing (another node, or reaped).
+        """The seed of a pinned repository, made again where it is missing (on another node, or after reaping).
 
-        With an `execution_id` it stays until that is released.
+        With an `execution_id` it is pinned until that is released.
         """
         key = self._keys.of(repository)
         if execution_id is not None:
@@ -151,7 +150,7 @@ class Origins:
         return seed
 
     async def plant(self, repository: PinnedRepository, over: Path) -> Path:
-        """The seed of a commit of ours that lies in the repository's cache, on top of the seed of an ancestor."""
+        """The seed of our own commit in the repository's cache, on top of the seed of an ancestor."""
         source = stored_history(await self.cache(repository), repository.commit)
         return await self._planted(repository, source, over)
 
@@ -165,7 +164,7 @@ class Origins:
     async def take(
         self, tenant: str, bundle: Path, digest: str, repo: RepoRef, store: Callable[[], Awaitable[None]]
     ) -> Resolved:
-        """Take an uploaded bundle; see `UploadedRepositories.take`."""
+        """Accept an uploaded bundle; see `UploadedRepositories.take`."""
         cache = self._cache(self._keys.key(tenant, "", UPLOAD + digest))
         return await self._uploads.take(tenant, cache, bundle, repo, store)
 
@@ -177,7 +176,7 @@ class Origins:
     async def _plant_local(
         self, key: str, local: LocalRepository, resolved: Resolved, over: Path | None = None
     ) -> Path:
-        # A snapshot has the tags of the commit that it was made on.
+        # A snapshot has the tags of its base commit.
         commit = resolved.snapshot_of or resolved.commit
         tags = () if over else await merged_tags(self._git, GitLayout(git_dir=local.git_dir), commit)
         source = local.history
@@ -186,7 +185,7 @@ class Origins:
         return await self._seeds.plant(key, resolved.commit, source, over=over, tags=tags)
 
     async def _add_submodules(self, seed: Path, tenant: str, repo: RepoRef, location: Remote | LocalRepository) -> None:
-        """Have the submodules of a seed's commit; a credential is for the repository's own host only.
+        """Add the submodules of a seed's commit; the credential is for the repository's own host only.
 
         Raises ResourceExhausted where the tenant has no room for the seed.
         """
@@ -208,7 +207,7 @@ class Origins:
         await self._disk.admit(tenant, seed)
 
     async def _scratch(self, tenant: str) -> tuple[PinnedRepository, Path]:
-        """The repository with nothing in it; every node makes the same commit."""
+        """The empty repository; every node makes the same commit."""
         repository = PinnedRepository(tenant=tenant, location=SCRATCH, commit="")
         cache = await self._scratch_cache(self._cache(self._keys.of(repository)), repository)
         repository = replace(repository, commit=await self._empty(cache))
@@ -223,7 +222,7 @@ class Origins:
         return cache
 
     async def _empty(self, cache: Path) -> str:
-        """The commit without files, written where it is missing."""
+        """The commit without files, created if it is missing."""
         layout = GitLayout(git_dir=cache)
         tree = (await self._git.run("mktree", layout=layout, stdin=b"")).text()
         commit = await self._git.run(
@@ -232,19 +231,19 @@ class Origins:
         return commit.text()
 
     async def _ancestor(self, repository: PinnedRepository, cache: Path) -> Path | None:
-        """The seed of the nearest ancestor that the fleet's own commits of a bundle stand on, if it is there."""
+        """The existing seed of the nearest ancestor of a commit in a bundle, if there is one."""
         if repository.bundle is None:
             return None
-        behind = await self._git.run(
+        ancestors = await self._git.run(
             *("rev-list", "--first-parent", f"--max-count={_MOST_COMMITS}", f"{repository.commit}~1"),
             layout=GitLayout(git_dir=cache),
             expect=(0, 128),
         )
-        seeds = (self._seeds.find(self._keys.of(repository), commit) for commit in behind.lines())
+        seeds = (self._seeds.find(self._keys.of(repository), commit) for commit in ancestors.lines())
         return next((seed for seed in seeds if seed is not None), None)
 
     async def cache(self, repository: PinnedRepository) -> Path:
-        """A git directory of ours that has the commit, for what the fleet adds to it. Raises as `seed` does."""
+        """Our own git directory with the commit, for commits that the fleet adds. Raises as `seed` does."""
         key = self._keys.of(repository)
         cache = self._cache(key)
         if repository.location == SCRATCH:
@@ -258,7 +257,7 @@ class Origins:
         else:
             await begin_cache(cache, object_format=format_of(repository.commit))
         layout = GitLayout(git_dir=cache)
-        # What it stands on is there too: a commit is written after its tree, and a pack appears whole.
+        # Its objects are there as well: a commit is written after its tree, and a pack appears complete.
         if await self._git.commit(layout, repository.commit):
             return cache
         if repository.bundle is not None:
@@ -283,21 +282,21 @@ class Origins:
         await self._obtain(repository.tenant, repo, location, self._cache(self._keys.of(repository)))
 
     async def _obtain(self, tenant: str, repo: RepoRef, location: Remote, cache: Path) -> Resolved:
-        """The commit that a reference to a remote repository or an upload means, once the cache has it."""
+        """Fetch the commit of a reference to a remote repository or an upload into the cache."""
         try:
             if location.upload:
                 resolved = await self._uploads.resolve(tenant, repo, location.upload, cache)
             else:
                 resolved = await self._remotes.resolve(tenant, repo, location, cache)
         except FleetError:
-            # What came in vain counts as well.
+            # Objects of a failed fetch count for the limit as well.
             await self._disk.admit(tenant, cache)
             raise
         os.utime(cache)
         return resolved
 
-    def places(self, tenant: str, location: str) -> tuple[Path, ...]:
-        """Where a location's cache and its seeds are on this node, whether they are or not."""
+    def directories(self, tenant: str, location: str) -> tuple[Path, ...]:
+        """The directories of a location's cache and its seeds on this node, which may not exist."""
         key = self._keys.key(tenant, "", location)
         return self._cache(key), self._home / "seeds" / key
 
@@ -305,21 +304,21 @@ class Origins:
         return self._home / "repositories" / key
 
     async def _local_cache(self, key: str, local: LocalRepository) -> None:
-        """Where snapshots of a local repository go: objects of our own, on top of the user's."""
+        """Make the cache for snapshots of a local repository: our own objects on top of the user's."""
         cache = self._cache(key)
         await begin_cache(cache, history=local.history)
         os.utime(cache)
 
 
 def _host(url: str) -> str:
-    """The host and port of a URL, of the form `host:path` too."""
+    """The host and port of a URL, or of the form `host:path`."""
     return urlsplit(url).netloc.rpartition("@")[2] if "://" in url else url.partition(":")[0].rpartition("@")[2]
 
 
 class RepositoryKeys:
-    """What caches and seeds of repositories are found under on this machine: names that nobody outside can work out.
+    """The names of repositories' caches and seeds on this machine, which others cannot compute.
 
-    They are made with a secret in `home`, made at random by the first process that needs it.
+    They are made with a random secret in `home`, which the first process that needs it creates.
     """
 
     def __init__(self, home: Path) -> None:
@@ -330,19 +329,19 @@ class RepositoryKeys:
         return self.key(repository.tenant, repository.credential, repository.location)
 
     def key(self, tenant: str, credential: str, location: str) -> str:
-        """The key of a location as a tenant names it, with a credential."""
+        """The key of a tenant's location with a credential."""
         identity = os.fsencode("\0".join((tenant, credential, location)))
         return hmac.new(self._secret, identity, hashlib.sha256).hexdigest()[:32]
 
 
 def _secret_in(path: Path) -> bytes:
-    """The random secret in a file of ours; made where there is none yet, by one of all that look. Blocking."""
+    """The random secret in a file; created by one of the processes that need it. Blocking."""
     if not path.exists():
         draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
         draft.touch(mode=0o600)
         draft.write_bytes(secrets.token_bytes(32))
         with suppress(FileExistsError):
-            # Whole from the start, and never in place of one that is there.
+            # A link appears complete, and never replaces an existing file.
             path.hardlink_to(draft)
         draft.unlink()
     return path.read_bytes()

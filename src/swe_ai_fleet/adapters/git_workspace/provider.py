@@ -42,15 +42,15 @@ from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
 class GitWorkspaceProvider:
     """Pins repositories, opens clones of them in the sandbox, builds their environments, delivers patches.
 
-    Everything lies below `home`, which several processes may share. Local paths are taken only with
+    All files are below `home`, which several processes may share. Local paths are accepted only with
     `allow_local_paths`, below `allowed_roots` (where `{tenant}` stands for the caller's) and never below `home`; URLs
-    only with one of `protocols` and a host that fits `hosts` (see `RemoteHosts`). They are reached at addresses that
-    were judged (`resolver`, None: the system's), over ssh only with a key and to servers in `known_hosts` (None: the
-    file of that name in `home`). `credentials` finds what opens a URL. `setup` says what set-up commands may reach; by
-    default every public host. `mask` hides secrets in what error messages quote. A diff or checkpoint larger than
-    `bounds` is an error. `fetch` gets the bundles of commits that a location lacks; without it those can only be had on
-    the node that made them. `recipes` has what environment runs found out, `images` says where container images may
-    come from (None: nowhere). `environ` is this process's environment (None: the real one).
+    only with one of `protocols` and a host that matches `hosts` (see `RemoteHosts`). They are reached at checked
+    addresses (`resolver`, None: the system's), over ssh only with a key and for servers in `known_hosts` (None: the
+    file of that name in `home`). `credentials` finds the credential of a URL. `setup` is the network of set-up
+    commands; by default every public host. `mask` hides secrets in quoted output. A diff or checkpoint larger than
+    `bounds` is an error. `fetch` gets the bundles of commits that a location lacks; without it those are only available
+    on the node that made them. `recipes` has the results of environment runs, `images` the allowed sources of container
+    images (None: none). `environ` is this process's environment (None: the real one).
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class GitWorkspaceProvider:
             self._git, self._policy, scratch=scratch, excludes=excludes, confine=sandbox.confining
         )
         routes = RemoteRoutes(
-            self._policy.reach,
+            self._policy.reachable,
             environ=environ,
             known_hosts=known_hosts or self._home / "known_hosts",
             scratch=scratch,
@@ -134,10 +134,10 @@ class GitWorkspaceProvider:
         )
 
     async def pin(self, tenant: str, repo: RepoRef) -> PinnedRepository:
-        """Resolve a repository to a commit and keep that commit with its ancestry in a seed.
+        """Resolve a repository to a commit, and store that commit with its ancestry in a seed.
 
-        A local path means HEAD and its uncommitted changes, which `repo.uncommitted` decides about; they are asked for
-        only where the reference is HEAD's own commit. With INCLUDE they become a snapshot commit in our cache, never
+        A local path means HEAD and its uncommitted changes, as `repo.uncommitted` says; they are looked for only if the
+        reference is HEAD's commit. With INCLUDE they become a snapshot commit in our cache, never
         in the user's repository. Raises InvalidRequest, PreconditionFailed, Unavailable with `field`.
         """
         for name, text in (("repo.ref", repo.ref), ("repo.commit", repo.commit)):
@@ -150,7 +150,7 @@ class GitWorkspaceProvider:
         return repository
 
     async def pin_image(self, tenant: str, spec: EnvironmentSpec) -> EnvironmentSpec:
-        """A specification whose image is named with its digest, asked for with the tenant's credential.
+        """The specification with its image's digest, which is asked for with the tenant's credential.
 
         Raises InvalidRequest, PreconditionFailed, Unavailable with `field`.
         """
@@ -161,15 +161,15 @@ class GitWorkspaceProvider:
         return replace(spec, image=await self._images.pin(tenant, spec.image, spec.image_credential))
 
     def receiving(self) -> AbstractAsyncContextManager[Path]:
-        """A directory for what is being uploaded, gone at the end of the context."""
+        """A directory for an upload, removed at the end of the context."""
         return vanishing(self._scratch)
 
     async def take(
         self, tenant: str, bundle: Path, digest: str, repo: RepoRef, store: Callable[[], Awaitable[None]]
     ) -> tuple[str, str]:
-        """Check an uploaded bundle, unpack it here and `store` it for other nodes; (commit, branch) that `repo` means.
+        """Check an uploaded bundle, unpack it and `store` it for other nodes; returns the (commit, branch) of `repo`.
 
-        It is then the repository `upload:<digest>` of the tenant. Raises InvalidRequest naming the field,
+        It becomes the tenant's repository `upload:<digest>`. Raises InvalidRequest naming the field,
         PreconditionFailed, ResourceExhausted, Unavailable.
         """
         repo = replace(repo, subdirectory=_subdirectory(repo.subdirectory))
@@ -177,7 +177,7 @@ class GitWorkspaceProvider:
         return resolved.commit, resolved.branch
 
     async def environment(self, repository: PinnedRepository, spec: EnvironmentSpec) -> Environment:
-        """The environment for it, built in the sandbox or taken from the cache. Raises PreconditionFailed."""
+        """The environment of a repository, built in the sandbox or cached. Raises PreconditionFailed."""
         seed = await self._origins.seed(repository)
         return await self._environments.environment(repository, seed, spec)
 
@@ -185,8 +185,8 @@ class GitWorkspaceProvider:
     async def open(
         self, execution_id: str, name: str, repository: PinnedRepository, environment: Environment
     ) -> AsyncGenerator[GitClone]:
-        """A clean clone of its own on branch `fleet/work`, removed at the end of the context."""
-        seed, furnishing = await self._held_seed(execution_id, name, repository, environment)
+        """A new clean clone on branch `fleet/work`, removed at the end of the context."""
+        seed, furnishing = await self._pinned_seed(execution_id, name, repository, environment)
         owner = Owner(tenant=repository.tenant, execution_id=execution_id)
         async with self._clones.open(owner, name, seed, environment, furnishing) as clone:
             yield clone
@@ -195,13 +195,13 @@ class GitWorkspaceProvider:
     async def workshop(
         self, execution_id: str, name: str, repository: PinnedRepository, environment: Environment
     ) -> AsyncGenerator[GitClone]:
-        """A clone with a copy of its environment that commands may write to, and the network of set-up commands.
+        """A clone with a writable copy of its environment, and the network of set-up commands.
 
-        Raises PreconditionFailed where this node's sandbox cannot show one.
+        Raises PreconditionFailed where this node's sandbox cannot mount one.
         """
-        seed, furnishing = await self._held_seed(execution_id, name, repository, environment)
+        seed, furnishing = await self._pinned_seed(execution_id, name, repository, environment)
         async with vanishing(self._scratch) as directory:
-            changed, writable = await self._environments.loosened(environment, directory)
+            changed, writable = await self._environments.writable_copy(environment, directory)
             owner = Owner(tenant=repository.tenant, execution_id=execution_id)
             async with self._clones.open(owner, name, seed, changed, furnishing, writable=writable) as clone:
                 yield clone
@@ -210,16 +210,16 @@ class GitWorkspaceProvider:
     async def attach(
         self, name: str, repository: PinnedRepository, environment: Environment, *, furnished: bool = False
     ) -> AsyncGenerator[GitClone]:
-        """The pinned local repository's own work tree instead of a clone of it: used as it is, and left as it is.
+        """The pinned local repository's own work tree instead of a clone, used as it is, and not removed.
 
-        `furnished`: it is nobody's but the fleet's, and gets what the environment's build left in its checkout.
+        `furnished`: it belongs to the fleet, and gets the files that the environment's build left in its checkout.
         """
         check_identifier(name, field="agent_id")
-        # No execution is behind it whose end would be told.
+        # It belongs to no execution whose end would release its pins.
         holder = f"attached-{secrets.token_hex(8)}"
         try:
             seed = await self._origins.seed(repository, execution_id=holder)
-            self._hold(holder, environment)
+            self._pin(holder, environment)
             furnishing = await asyncio.to_thread(self._environments.furnishing, environment) if furnished else None
             owner, tree = Owner(tenant=repository.tenant, execution_id=name), Path(repository.location)
             async with self._clones.attach(owner, name, tree, seed, environment, furnishing) as clone:
@@ -228,13 +228,13 @@ class GitWorkspaceProvider:
             await self.release(holder)
 
     async def clone_into(self, tenant: str, repo: RepoRef, path: Path) -> None:
-        """A clone for the caller to keep, with a history of its own and no remote. Raises as `pin` does."""
+        """Make a clone for the caller to keep, self-contained and without a remote. Raises as `pin` does."""
         repository = await self.pin(tenant, repo)
         _check_empty(path)
         await self._clones.copy(path, await self._origins.seed(repository), repository.branch or "main")
 
     async def copy_into(self, repository: PinnedRepository, path: Path) -> None:
-        """A clone of a pinned commit on branch `fleet/work`, to keep, of that commit's ancestry only, without a remote.
+        """Make a clone for the caller to keep on branch `fleet/work`, with the commit's ancestry, without a remote.
 
         Raises as `pin` does.
         """
@@ -244,9 +244,9 @@ class GitWorkspaceProvider:
     async def deliver(
         self, execution_id: str, repository: PinnedRepository, patch: bytes, delivery: Delivery
     ) -> Delivered:
-        """Commit the patch on `delivery.branch` of the target repository. Doing it again changes nothing.
+        """Commit the patch on `delivery.branch` of the target repository. Idempotent.
 
-        In a local repository only objects and that branch are added (`push` is without meaning there); a snapshot of
+        In a local repository only objects and that branch are added (`push` has no effect); a snapshot of
         uncommitted changes becomes the commit's parent. For a URL the branch is pushed if `delivery.push`, otherwise
         the commit stays in our cache. Raises PatchRejected, InvalidRequest, PreconditionFailed, Unavailable.
         """
@@ -256,18 +256,20 @@ class GitWorkspaceProvider:
     async def keep(
         self, execution_id: str, repository: PinnedRepository, patch: bytes, ref: str, message: str
     ) -> Delivered:
-        """A patch as a commit under `refs/fleet/`: in a local repository, or in our cache of a remote one.
+        """Commit a patch under `refs/fleet/`, in a local repository or in our cache of a remote one.
 
         Raises PatchRejected, PreconditionFailed, Unavailable.
         """
         seed = await self._origins.seed(repository, execution_id=execution_id)
         location = self._policy.parse(repository.location, repository.tenant)
         remote = isinstance(location, Remote)
-        place = await self._origins.cache(repository) if remote else await self._local.find(location, repository.tenant)
-        return await self._deliveries.keep(place, repository, seed, patch, ref, message)
+        target = (
+            await self._origins.cache(repository) if remote else await self._local.find(location, repository.tenant)
+        )
+        return await self._deliveries.keep(target, repository, seed, patch, ref, message)
 
     async def patched(self, execution_id: str, repository: PinnedRepository, patch: bytes) -> PinnedRepository:
-        """A commit of ours with a patch on a pinned commit, on this node. Doing it again makes the same one.
+        """Our own commit of a patch on a pinned commit, on this node. The same patch gives the same commit.
 
         Raises PatchRejected with git's reason.
         """
@@ -279,13 +281,13 @@ class GitWorkspaceProvider:
         return patched
 
     async def merge(self, request: MergeRequest) -> Merge:
-        """A three-way merge in a scratch repository, its objects in our cache. Doing it again makes the same commit.
+        """A three-way merge in a scratch repository, with its objects in our cache. Idempotent.
 
         Raises PatchRejected (the patch does not apply to its base), PreconditionFailed, ResourceExhausted.
         """
         head = await self._origins.seed(request.head, execution_id=request.execution_id)
         base = await self._origins.seed(request.base, execution_id=request.execution_id)
-        # What is merged may take objects of either; the one cache has them all then.
+        # The merge may use objects of both, so the cache must have those of the base as well.
         await self._origins.cache(request.base)
         cache = await self._origins.cache(request.head)
         return await self._deliveries.merge(request, head=head, base=base, objects=cache / "objects")
@@ -293,9 +295,9 @@ class GitWorkspaceProvider:
     async def publish(
         self, execution_id: str, repository: PinnedRepository, since: str, delivery: Delivery
     ) -> Delivered:
-        """Put `delivery.branch` of the target repository at a pinned commit of ours. Doing it again changes nothing.
+        """Put `delivery.branch` of the target repository at our own pinned commit. Idempotent.
 
-        `since` is a commit of the target's that it builds on. Raises as `deliver` does.
+        `since` is a commit of the target on which it is based. Raises as `deliver` does.
         """
         return await self._deliver(execution_id, repository, delivery, patch=None, known=since)
 
@@ -305,9 +307,9 @@ class GitWorkspaceProvider:
         seed = await self._origins.seed(repository, execution_id=execution_id)
         location = self._policy.parse(repository.location, repository.tenant)
         if isinstance(location, Remote):
-            # What was uploaded came from nowhere that could be pushed to.
+            # An upload has no remote to push to.
             delivery = replace(delivery, push=delivery.push and not location.upload)
-            # Of one execution several candidates may be delivered, each on a branch of its own.
+            # Several candidates of an execution may be delivered, each on its own branch.
             pin = f"refs/fleet/delivered/{execution_id}.{hashlib.sha256(delivery.branch.encode()).hexdigest()[:8]}"
             cache = await self._origins.cache(repository)
             return await self._deliveries.to_remote(
@@ -317,45 +319,45 @@ class GitWorkspaceProvider:
         return await self._deliveries.to_local(target, repository, seed, delivery, patch=patch, known=known)
 
     async def export(self, repository: PinnedRepository, base: str, branch: str, *, since: str = "") -> Exported:
-        """What a pinned commit adds: to `base` as a patch, to `since` (empty: the base) as a bundle with a branch.
+        """A pinned commit as a patch on `base`, and as a bundle with a branch since `since` (empty: the base).
 
-        Raises InvalidRequest (no branch name), PreconditionFailed, ResourceExhausted (too large).
+        Raises InvalidRequest (invalid branch name), PreconditionFailed, ResourceExhausted (too large).
         """
         check_branch(branch, field="delivery.branch")
         return await self._deliveries.export(await self._origins.seed(repository), base, branch, since or base)
 
     async def warm(self) -> None:
-        """Prepare what every environment of this node shares, so that the first task does not wait for it."""
+        """Prepare the common parts of this node's environments, so that the first task need not wait for them."""
         await self._environments.warm()
 
     async def release(self, execution_id: str) -> None:
-        """Forget what was kept for an execution: its pins, and clones that no live process holds."""
+        """Remove an execution's pins, and those of its clones that no live process holds."""
         check_identifier(execution_id, field="execution_id")
         await uninterrupted(asyncio.to_thread(release, self._home, execution_id))
 
     async def forget(self, tenant: str, executions: Collection[str], uploads: Collection[str], *, whole: bool) -> None:
-        """Remove what this node keeps of ended executions and of uploads, by their digests; `whole`: of the tenant."""
+        """Remove this node's files of ended executions and of uploads (by digest); `whole`: of the tenant."""
         for execution_id in executions:
             await self.release(execution_id)
-        places = [place for digest in uploads for place in self._origins.places(tenant, UPLOAD + digest)]
-        await uninterrupted(asyncio.to_thread(forget, self._home, tenant if whole else "", places))
+        directories = [path for digest in uploads for path in self._origins.directories(tenant, UPLOAD + digest)]
+        await uninterrupted(asyncio.to_thread(forget, self._home, tenant if whole else "", directories))
 
     async def reap(self) -> RemovedCounts:
-        """Remove the workspaces of processes that are gone, and seeds and environments unused for long."""
+        """Remove the workspaces of dead processes, and seeds and environments that have been unused for long."""
         return await asyncio.to_thread(reap, self._home, self._ages)
 
-    async def _held_seed(
+    async def _pinned_seed(
         self, execution_id: str, name: str, repository: PinnedRepository, environment: Environment
     ) -> tuple[Path, tuple[Path, Furnishing]]:
-        """(the seed, what clones are furnished with), both held for an execution."""
+        """(the seed, the furnishing of clones), both pinned for an execution."""
         check_identifier(name, field="name")
         seed = await self._origins.seed(repository, execution_id=execution_id)
         furnishing = await asyncio.to_thread(self._environments.furnishing, environment)
-        self._hold(execution_id, environment)
+        self._pin(execution_id, environment)
         return seed, furnishing
 
-    def _hold(self, execution_id: str, environment: Environment) -> None:
-        """Keep an environment, and the image below it, until its execution is released."""
+    def _pin(self, execution_id: str, environment: Environment) -> None:
+        """Pin an environment and its image until the execution is released."""
         pins = [f"environment-{environment.key}"] if environment.key else []
         pins += [f"image-{environment.image.digest.partition(':')[2]}"] if environment.image else []
         for name in pins:

@@ -1,7 +1,7 @@
-"""Repositories behind URLs: asked with the caller's credential each time, fetched into a cache of that caller.
+"""Repositories behind URLs: accessed with the caller's credential each time, fetched into that caller's cache.
 
-Credentials come from files, as secrets are mounted into a container. A caller names the repository, so a credential is
-shown only to hosts that its keeper has named.
+Credentials come from files, like mounted secrets in a container. Callers choose the repository, so a credential is only
+sent to the hosts configured for it.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed, Resou
 from swe_ai_fleet.domain.task import RepoRef
 from swe_ai_fleet.domain.text import check_identifier
 
-# A port may have these digits in it.
+# As whole words, since a port may contain these digits.
 _DENIED = re.compile(r"authentication failed|could not read (username|password)|permission denied|\b40[13]\b", re.I)
 _ABSENT = re.compile(r"not found|does not exist|\b404\b|not appear to be a git repository", re.I)
-_STRANGER = re.compile(r"host key verification failed|no .* host key is known", re.I)
+_UNKNOWN_HOST = re.compile(r"host key verification failed|no .* host key is known", re.I)
 _LIST_TIMEOUT_SECONDS = 60.0
 _ASKING = Allowance()
 _FETCH_TIMEOUT_SECONDS = 1800.0
 _log = structlog.get_logger(__name__)
-# Git asks for the host that it was redirected to as well; only the one that was meant is told.
+# Git also asks for the credential of a host it was redirected to; the script answers for the original host only.
 _ASKPASS = """#!/bin/sh
 case "$1" in
   "Username for 'http://$FLEET_GIT_HOST': "|"Username for 'https://$FLEET_GIT_HOST': ")
@@ -56,7 +56,7 @@ esac
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Connection:
-    """A remote repository, how git gets there, and what git shows it."""
+    """A remote repository, git's route to it, and the variables of its credential."""
 
     remote: Remote
     route: Route
@@ -64,15 +64,15 @@ class _Connection:
 
 
 CredentialLookup = Callable[[str, str, str], Awaitable[Credential | None]]
-"""The credential of (tenant, reference, URL), None where there is none; an empty reference is a repository's own."""
+"""Finds the credential of (tenant, reference, URL), None without one; an empty reference means the default one."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RemoteRepositories:
     """Reads and writes repositories behind URLs.
 
-    `credentials` is asked for every call, and what it answers reaches git through that one process's environment, for
-    the host of the URL; `routes` are how it gets there.
+    `credentials` is asked for every call; git gets the credential in its environment, for the host of the URL only.
+    `routes` are git's routes to remotes.
     """
 
     git: Git
@@ -82,12 +82,12 @@ class RemoteRepositories:
     credentials: CredentialLookup | None
 
     async def resolve(self, tenant: str, repo: RepoRef, remote: Remote, cache: Path) -> Resolved:
-        """The commit that a reference means now; it lies in the cache afterwards.
+        """The current commit of a reference, fetched into the cache.
 
         Raises InvalidRequest, PreconditionFailed, Unavailable with `field`.
         """
         async with self._connected(tenant, repo.credential, remote) as connection:
-            # Asked every time, also when the commit is in the cache: this is where the right to read is proved.
+            # Asked every time, even for a cached commit: this proves the right to read.
             refs, head_branch = await self._list(connection)
             object_format = "sha256" if any(len(commit) == 64 for commit in refs.values()) else "sha1"
             if not refs:
@@ -104,7 +104,7 @@ class RemoteRepositories:
     async def push(
         self, tenant: str, credential: str, remote: Remote, layout: GitLayout, commit: str, branch: str
     ) -> None:
-        """Put a commit on a branch that must not exist yet. Raises PreconditionFailed, Unavailable."""
+        """Push a commit to a branch that must not exist yet. Raises PreconditionFailed, Unavailable."""
         async with self._connected(tenant, credential, remote) as connection:
             try:
                 await self._call(
@@ -124,7 +124,7 @@ class RemoteRepositories:
                 raise _explained(connection, error) from error
 
     async def branch(self, tenant: str, credential: str, remote: Remote, cache: Path, branch: str) -> str:
-        """The commit a remote branch stands at, fetched into the cache; empty where there is no such branch."""
+        """The commit of a remote branch, fetched into the cache; empty without such a branch."""
         async with self._connected(tenant, credential, remote) as connection:
             refs, _ = await self._list(connection)
             commit = refs.get(f"refs/heads/{branch}", "")
@@ -140,7 +140,7 @@ class RemoteRepositories:
         timeout_seconds: float,
         allowance: Allowance = _ASKING,
     ) -> GitResult:
-        """Run git on the way to a remote. Raises GitFailed, Unavailable."""
+        """Run git with a remote's route. Raises GitFailed, Unavailable."""
         return await self.git.run(
             *args,
             options=connection.route.options,
@@ -174,9 +174,9 @@ class RemoteRepositories:
         return refs, head_branch
 
     async def _fetched(self, connection: _Connection, cache: Path, wanted: str, repo: RepoRef) -> str:
-        """The commit that a reference means, in the cache; empty where the remote has none such."""
+        """Fetch the commit of a reference into the cache; empty if the remote does not have it."""
         if wanted:
-            # Tags that point into its history come along: git follows them where the target has a name.
+            # With a named target, git also fetches the tags in its history.
             specification = f"+{wanted}:refs/fleet/fetched/{wanted}"
             await self._fetch(connection, cache, [specification], have=wanted, follows_tags=True)
             return await self.git.commit(GitLayout(git_dir=cache), wanted)
@@ -218,12 +218,12 @@ class RemoteRepositories:
             raise
         except GitFailed as error:
             if have and re.search(r"not our ref|unadvertised object|couldn't find remote ref", error.message):
-                return  # the caller finds nothing in the cache and says which reference it was
+                return  # the caller finds no commit in the cache and reports the reference
             raise _explained(connection, error) from error
 
     @asynccontextmanager
     async def _connected(self, tenant: str, reference: str, remote: Remote) -> AsyncGenerator[_Connection]:
-        """A remote with the caller's credential. Raises InvalidRequest, PreconditionFailed, Unavailable."""
+        """Connect to a remote with the caller's credential. Raises InvalidRequest, PreconditionFailed, Unavailable."""
         lookup = self.credentials
         credential = await lookup(tenant, reference, remote.url) if lookup is not None else None
         if credential is None and reference:
@@ -249,7 +249,7 @@ class RemoteRepositories:
 
 
 def _choose(refs: dict[str, str], head_branch: str, repo: RepoRef) -> tuple[str, str]:
-    """(commit to fetch, branch); the commit is empty where only the whole repository can tell."""
+    """(commit to fetch, branch); the commit is empty if it can only be found in the whole repository."""
     if repo.commit:
         return (repo.commit.lower() if COMMIT_ID.fullmatch(repo.commit.lower()) else ""), ""
     if repo.ref in ("", "HEAD"):
@@ -264,47 +264,46 @@ def _choose(refs: dict[str, str], head_branch: str, repo: RepoRef) -> tuple[str,
 
 
 def _explained(connection: _Connection, error: GitFailed) -> PreconditionFailed | Unavailable:
-    """What a caller is told, without the words of git or of the server."""
+    """The fault for the caller, without the text of git or of the server."""
     remote, text = connection.remote, error.message[:500]
     if connection.route.refusal:
         return out_of_reach(remote, connection.route.refusal)
     faults = (
         (_DENIED, "the repository refuses access", "repo.credential_ref"),
         (_ABSENT, "there is no such repository", "repo.url"),
-        (_STRANGER, "the server shows another host key than the known one, or none is known", "repo.url"),
+        (_UNKNOWN_HOST, "the server shows another host key than the known one, or none is known", "repo.url"),
     )
-    for pattern, words, field in faults:
+    for pattern, message, field in faults:
         if pattern.search(text):
             _log.info("repository.refused", host=remote.host, port=remote.port, reason=text)
-            return PreconditionFailed(words, field=field)
+            return PreconditionFailed(message, field=field)
     return out_of_reach(remote, text)
 
 
 DEFAULT = "default"
-"""The reference of the credential of repositories that name none."""
+"""The reference of the default credential."""
 _MAX_BYTES = 64 * 1024
 
 
 def mounted_credentials(directory: Path, *, by_tenant: bool = False, hosts: Sequence[str] = ()) -> CredentialLookup:
     """Finds credentials in a directory.
 
-    `<reference>.username`, `<reference>.password` and `<reference>.hosts` are those of a reference; `username`,
-    `password` (as a secret of type `kubernetes.io/basic-auth` has them) and `hosts` those of repositories that name
-    none, where their host may see them. Over ssh `ssh-privatekey` (as in `kubernetes.io/ssh-auth`) takes the place of
-    `password`.
+    `<reference>.username`, `<reference>.password` and `<reference>.hosts` are the files of a reference; `username`,
+    `password` (as in a secret of type `kubernetes.io/basic-auth`) and `hosts` those of the default credential, for
+    repositories without a reference. For ssh `ssh-privatekey` (as in `kubernetes.io/ssh-auth`) replaces `password`.
 
     Args:
-        by_tenant: Each tenant has a directory of its own in it.
+        by_tenant: Each tenant has its own directory in it.
 
-    The lookup raises InvalidRequest for a reference that is no name, PreconditionFailed for a host that may not see it.
+    The lookup raises InvalidRequest for a malformed reference, PreconditionFailed for a host that is not in `hosts`.
     """
 
     async def credential(tenant: str, reference: str, location: str) -> Credential | None:
-        place = directory / check_identifier(tenant, field="tenant") if by_tenant else directory
-        named = reference not in ("", DEFAULT)
-        prefix = f"{check_identifier(reference, field='repo.credential_ref')}." if named else ""
+        folder = directory / check_identifier(tenant, field="tenant") if by_tenant else directory
+        is_named = reference not in ("", DEFAULT)
+        prefix = f"{check_identifier(reference, field='repo.credential_ref')}." if is_named else ""
         try:
-            return await asyncio.to_thread(_read, place, prefix, location, tuple(hosts))
+            return await asyncio.to_thread(_read, folder, prefix, location, tuple(hosts))
         except PreconditionFailed:
             if not reference:
                 return None
@@ -322,8 +321,8 @@ def _read(directory: Path, prefix: str, location: str, hosts: Sequence[str]) -> 
         host = host_of(location)
     except ValueError as fault:
         raise InvalidRequest(f"{location[:128]!r} is not a URL", field="repo.url") from fault
-    named = directory / f"{prefix}hosts"
-    patterns = _line(named).split(",") if named.is_file() else [host for host in hosts if host != "*"]
+    hosts_file = directory / f"{prefix}hosts"
+    patterns = _line(hosts_file).split(",") if hosts_file.is_file() else [host for host in hosts if host != "*"]
     allowed = [pattern.strip().lower() for pattern in patterns if pattern.strip()]
     if not any(fnmatchcase(host, pattern) for pattern in allowed):
         raise PreconditionFailed(

@@ -1,6 +1,6 @@
-"""Set-up of environments: the places of their parts, the fleet's own tools in them, the network of set-up commands.
+"""Set-up of environments: the paths of their parts, the fleet's tools in them, the network of set-up commands.
 
-pytest, ruff and pip for repositories that bring none are the fleet's own, copied where a sandbox can see them.
+Repositories without their own pytest, ruff and pip get copies of the fleet's, in a directory for sandboxes.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _INSTALLER = "pip"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetupPolicy:
-    """What set-up commands get: the network they may reach, variables of theirs alone (an index, its certificate)."""
+    """The network and the variables (of an index, its certificate) for set-up commands only."""
 
     network: NetworkGrant
     variables: Mapping[str, str]
@@ -48,14 +48,14 @@ class SetupPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvironmentPaths:
-    """The places of environments below `home`. Without mounts commands see what is on the host where it is there."""
+    """The paths of environments below `home`, and for commands; without mounts these are the host's own paths."""
 
     home: Path
     level: IsolationLevel
 
     @property
     def confined(self) -> bool:
-        """Whether commands see places of their own."""
+        """Whether commands see mounts instead of the host's paths."""
         return self.level.mounts
 
     def base(self, key: str) -> str:
@@ -67,8 +67,8 @@ class EnvironmentPaths:
     def mounts(self, tools: Path, *others: Path) -> tuple[Mount, ...]:
         if self.level is IsolationLevel.NONE:
             return ()
-        shown_at = (Mount(source=str(place), target=str(place)) for place in others)
-        return (Mount(source=str(tools), target=self.tools_base(tools)), *shown_at)
+        same_path = (Mount(source=str(path), target=str(path)) for path in others)
+        return (Mount(source=str(tools), target=self.tools_base(tools)), *same_path)
 
     def writable(self, root: Path) -> tuple[Mount, ...]:
         if self.level is IsolationLevel.NONE:
@@ -78,21 +78,21 @@ class EnvironmentPaths:
     def variables(
         self, recipe: Recipe, spec: EnvironmentSpec, key: str, tools: Path, *, pytest_from_tools: bool
     ) -> dict[str, str]:
-        """What commands find in their environment; the specification's own variables win."""
-        # Caches of compiled files would turn up in every patch.
+        """The variables of commands; those of the specification take precedence."""
+        # Compiled files would appear in patches.
         variables = {"PYTHONDONTWRITEBYTECODE": "1", **recipe.variables}
         if recipe.python is not None:
             variables["VIRTUAL_ENV"] = f"{self.base(key)}/venv"
         variables |= spec.variables
         if pytest_from_tools:
             own = variables.get("PYTHONPATH")
-            place = f"{self.tools_base(tools)}/python"
-            variables["PYTHONPATH"] = f"{own}:{place}" if own else place
+            our_packages = f"{self.tools_base(tools)}/python"
+            variables["PYTHONPATH"] = f"{own}:{our_packages}" if own else our_packages
         return variables
 
     def path(self, recipe: Recipe, spec: EnvironmentSpec, tools: Path, *, key: str) -> tuple[str, ...]:
-        """The directories that come first on PATH: the specification's, the environment's, our tools."""
-        # Without a sandbox the workspace lies somewhere else each time: a relative entry stays relative to it.
+        """The first directories on PATH: the specification's, the environment's, our tools."""
+        # Without a sandbox each workspace has another path, so relative entries stay relative.
         prefix = f"{WORKSPACE_MOUNT}/" if self.confined else ""
         path = [entry if entry.startswith("/") else prefix + entry.removeprefix("./") for entry in spec.path]
         if key:
@@ -106,7 +106,7 @@ class EnvironmentPaths:
 
 
 def check(spec: EnvironmentSpec, *, confined: bool) -> None:
-    """Raise InvalidRequest with `field` for a specification that no environment can be."""
+    """Raise InvalidRequest with `field` for an invalid specification."""
     for name, text in spec.variables.items():
         if not name or "=" in name or "\0" in name + text:
             raise InvalidRequest(f"{name[:64]!r} is not a variable", field="environment.variables")
@@ -127,7 +127,7 @@ def check(spec: EnvironmentSpec, *, confined: bool) -> None:
 
 
 class PythonTools:
-    """The copies, below `home`, one directory for each set of versions."""
+    """Copies of the fleet's tools below `home`, a directory for each set of versions."""
 
     def __init__(self, home: Path) -> None:
         self._home = home
@@ -135,11 +135,11 @@ class PythonTools:
 
     @property
     def requires_python(self) -> str:
-        """The Python that our pytest asks for, as a specifier."""
+        """The Python versions that our pytest requires, as a specifier."""
         return next((item.metadata["Requires-Python"] or "" for item in _installed("pytest")), "")
 
     async def directory(self) -> Path:
-        """What to show read-only: `python/` for PYTHONPATH, `bin/` for PATH, `pip/` (empty where we have no pip)."""
+        """The directory to mount read-only: `python/` for PYTHONPATH, `bin/` for PATH, `pip/` (empty without pip)."""
         if self._ready is not None:
             return self._ready
         distributions = [
@@ -182,14 +182,14 @@ def _copy(distributions: list[importlib.metadata.Distribution], draft: Path) -> 
                 shutil.copy2(source, target)
             elif source.name in _PROGRAMS:
                 shutil.copy2(source, programs / source.name)
-    # What came without compiled files: a sandbox cannot write there, and every test run would compile pytest again.
+    # Compiled here, since a sandbox cannot write there, and every test run would compile pytest again.
     compileall.compile_dir(packages, quiet=2)
     compileall.compile_dir(installer, quiet=2)
 
 
 _SECONDS = 60.0
 _MOST_HOSTS = 4
-# Something small of each, so that the host that has the files is asked too, and not only the index.
+# A small package each, so that the host of the files is contacted as well, and not only the index.
 _PIP = """\
 PYTHONPATH="$0" exec python3 -m pip download --no-deps --no-cache-dir --retries 0 --timeout 10 -q -d "$TMPDIR" iniconfig
 """
@@ -198,9 +198,9 @@ _NPM = 'cd "$TMPDIR" && exec npm pack --silent --fetch-retries=0 isarray'
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstallAttempt:
-    """What trying one package manager gave: how its command ended, and the setting that would help.
+    """The result of trying a package manager: the end of its command, and a hint for a setting.
 
-    `refused` are the hosts that the proxy did not connect to.
+    `refused` are the hosts that the proxy refused.
     """
 
     program: str
@@ -213,13 +213,13 @@ class InstallAttempt:
 async def try_setup_network(home: Path, sandbox: Sandbox, policy: SetupPolicy) -> tuple[InstallAttempt, ...]:
     """Download one small package with pip and one with npm, by their own configuration, in the sandbox.
 
-    A host that is refused is opened for the rest of the trial, to find the others behind it: nothing else is asked of
-    it than what the package managers want.
+    Refused hosts are allowed for the rest of the trial, to find further ones: only these package managers use that
+    network.
     """
     tools = await PythonTools(home / "tools").directory()
-    place = TOOLS_MOUNT if sandbox.policy.level.mounts else str(tools)
-    commands = {"pip": ("sh", "-c", _PIP, f"{place}/pip"), "npm": ("sh", "-c", _NPM)}
-    environment = Environment(variables=policy.variables, mounts=(Mount(source=str(tools), target=place),))
+    tools_path = TOOLS_MOUNT if sandbox.policy.level.mounts else str(tools)
+    commands = {"pip": ("sh", "-c", _PIP, f"{tools_path}/pip"), "npm": ("sh", "-c", _NPM)}
+    environment = Environment(variables=policy.variables, mounts=(Mount(source=str(tools), target=tools_path),))
     empty = home / "environments" / "probe"
     await asyncio.to_thread(empty.mkdir, parents=True, exist_ok=True)
     attempts = (_attempt(name, argv, sandbox, policy, environment, empty) for name, argv in commands.items())

@@ -1,6 +1,6 @@
-"""A work tree of strangers taken into a private index: every file as it lies there, no program of theirs started.
+"""Stages an untrusted work tree in a private index: every file unchanged, without running filters or hooks.
 
-The size of a commit's checkout is asked before anything is made of it: an index, or files.
+The size of a commit's checkout is checked before it becomes an index or files.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _LISTING_SECONDS = 900.0
 _HINT = "let .gitignore name generated files"
 _GITLINK = b"160000 "
 _FIRST_LOOK_SECONDS = 1.0
-# Every directory is opened from the top: a chain of them takes time that grows with the square of its length.
+# Every directory is opened from the top, so a chain of them takes quadratic time.
 MAX_OPENED = 250_000
-# Names that git opens whatever stands there, with the whole of a nested repository, which it asks for its HEAD. A link
-# counts as what it leads to.
+# Names that git opens whatever their type, with everything in a nested repository, whose HEAD it reads. Links count as
+# their targets.
 _ENDLESS = (
     *("find", ".", "-path", "./.git", "-prune", "-o"),
     *("(", "-name", ".gitattributes", "-o", "-name", ".gitignore", "-o", "-name", ".gitmodules"),
@@ -40,10 +40,10 @@ _ENDLESS = (
 async def check_size(
     git: Git, layout: GitLayout, commit: str, *, most_bytes: int | None = None, field: str = ""
 ) -> int:
-    """The bytes of a commit's files. Raises ResourceExhausted where they are more than a clone may hold.
+    """The bytes of a commit's files. Raises ResourceExhausted where they are more than a clone may have.
 
-    `most_bytes` may be less than the disk limit of a workspace (None). Of a few small trees there can be any number of
-    files, and of a few bytes any size. Raises PreconditionFailed where the repository lacks a file of it, GitFailed
+    `most_bytes` may be less than the disk limit of a workspace (None). Few small trees can have any number of files,
+    and few bytes any size. Raises PreconditionFailed where the repository lacks one of the files, GitFailed
     where it cannot be read.
     """
     try:
@@ -79,7 +79,7 @@ async def check_size(
 
 
 def _files(listing: bytes) -> tuple[int, list[str]]:
-    """The bytes of all files in what `ls-tree -l` lists, and the files that the repository has no contents of."""
+    """The bytes of all files in the output of `ls-tree -l`, and the files whose content the repository lacks."""
     total, missing = 0, list[str]()
     for entry in listing.split(b"\0"):
         attributes, _, name = entry.partition(b"\t")
@@ -100,9 +100,9 @@ async def run_on_tree(
     expect: Sequence[int] = (0,),
     confining: Sequence[str] = (),
 ) -> GitResult:
-    """Run git in a work tree of strangers, whose pipes and devices it could read for ever.
+    """Run git in an untrusted work tree, whose pipes and devices it could read for ever.
 
-    Where git takes long the tree is searched for them. Raises PreconditionFailed naming one, and as `Git.run` does.
+    If git takes long, the tree is searched for them. Raises PreconditionFailed naming one, and as `Git.run` does.
     """
     running = asyncio.ensure_future(
         git.run(*args, layout=layout, cwd=tree, stdin=stdin, expect=expect, confining=confining)
@@ -120,12 +120,12 @@ async def run_on_tree(
         if not running.done():
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
-            # Killed, git leaves its lock.
+            # A killed git leaves its lock.
             (layout.index or layout.git_dir / "index").with_name("index.lock").unlink(missing_ok=True)
 
 
 async def _endless(tree: Path, confining: Sequence[str]) -> str:
-    """A pipe or device in a work tree that git may open, empty where there is none; it sees what git sees."""
+    """A pipe or device in a work tree that git may open, empty without one; confined like git."""
     process = await started_group(
         *confining,
         *_ENDLESS,
@@ -153,8 +153,8 @@ async def gitlinks(git: Git, layout: GitLayout) -> frozenset[bytes]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedChanges:
-    """What an index has against a commit: whether anything, the submodules that are others, and, where they were asked
-    for, the counts as `--numstat -z` has them."""
+    """The changes of an index since a commit: whether there are any, the changed submodules, and, if requested, the
+    counts of `--numstat -z`."""
 
     some: bool
     links: frozenset[bytes]
@@ -162,7 +162,7 @@ class StagedChanges:
 
 
 async def changes(git: Git, layout: GitLayout, commit: str, *, counted: bool) -> StagedChanges:
-    """What the index has against a commit, whatever stands in the tree (attributes too). Counts cost reading files."""
+    """The changes of the index since a commit, independent of the tree (and its attributes). Counting reads files."""
     form = ("--raw", *(("--numstat",) if counted else ()), "-z", "--no-renames", "--ignore-submodules=none")
     listing = await git.run("diff", "--cached", commit, *form, layout=replace(layout, work_tree=None))
     counts, links = list[bytes](), set[bytes]()
@@ -186,16 +186,16 @@ async def stage(
     links: Callable[[], Awaitable[frozenset[bytes]]],
     confining: Sequence[str] = (),
 ) -> bool:
-    """Bring the index of the layout up to `tree`, its work tree, honouring .gitignore; untracked files included.
+    """Update the layout's index to its work tree `tree`, untracked files included, ignored ones excluded.
 
-    A repository inside the tree (an agent ran `git init`) is taken file by file, without its `.git`: as the bare
-    commit id that git would record, its content would be lost. `submodules` are those of the base: they stay as they
-    are unless their directory is gone. `links` gives those in the index that may not be of the base; whether the index
-    is still as it found it is returned. `confining` starts git where it sees no more than the tree. Raises
-    PreconditionFailed where a file cannot be read, or what git would wait for stands in the place of one.
+    A repository inside the tree (an agent ran `git init`) is added file by file, without its `.git`: git itself would
+    record only a commit id, and its content would be lost. `submodules` are those of the base: they are unchanged
+    unless their directory is gone. `links` returns the changed submodules in the index; this returns whether the index
+    is still the one that `links` saw. `confining` confines git to the tree. Raises PreconditionFailed where a file
+    cannot be read, or where a pipe or device is in its place.
     """
     present = [path for path in submodules if _exists(tree, path)]
-    # A nested repository without a commit makes git give up; anything else fails again below.
+    # A nested repository without a commit makes git fail; other faults occur again below.
     with suppress(GitFailed):
         await _add(git, layout, tree, present, confining)
         strays = await links() - submodules
@@ -225,7 +225,7 @@ async def stage(
             stdin=names,
             confining=confining,
         )
-    # With files of theirs in the index, nested repositories are directories like any other to git.
+    # For git, nested repositories with files in the index are ordinary directories.
     empty = [root for root in roots if not any(name.startswith(root + b"/") for name in wanted)]
     try:
         await _add(git, layout, tree, [*present, *empty], confining)
@@ -252,7 +252,7 @@ def _exists(tree: Path, path: bytes) -> bool:
 def _nested_repositories(tree: Path, submodules: frozenset[bytes]) -> tuple[set[bytes], set[bytes]]:
     """(their roots, the files in them), as paths relative to the tree. Raises ResourceExhausted.
 
-    By descriptors: a process that lives may swap a directory for a link to any place while this looks around.
+    It uses descriptors, since a running process may replace a directory by a link meanwhile.
     """
     top = os.open(tree, DIRECTORY)
     roots: set[bytes] = set()
@@ -288,7 +288,7 @@ def _nested_repositories(tree: Path, submodules: frozenset[bytes]) -> tuple[set[
 
 
 def _entries(top: int, directory: bytes) -> dict[bytes, int]:
-    """The modes of what a directory holds; nothing where it cannot be read: git says so itself when it matters."""
+    """The modes of a directory's entries; none if it cannot be read, which git reports itself if it matters."""
     opened = open_directory(top, os.fsdecode(directory).split("/") if directory else [], create=False)
     if opened is None:
         return {}

@@ -1,6 +1,6 @@
-"""Repositories that clients uploaded: checked once, kept as a blob, unpacked on each node that needs them.
+"""Repositories that clients uploaded: checked once, stored as a blob, unpacked on each node that needs them.
 
-The header of a bundle is a stranger's: read whole, believed in nothing.
+The header of a bundle is untrusted: all of it is parsed and checked.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _FORMAT = b"@object-format="
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UploadHeader:
-    """What a bundle says that it has: commits (or tags) by the names of refs. Its pack begins at `pack_at`."""
+    """The header of an uploaded bundle: commits (or tags) by the names of refs. Its pack begins at `pack_at`."""
 
     refs: Mapping[str, str]
     object_format: str
@@ -41,9 +41,9 @@ class UploadHeader:
 
 
 def read_upload_header(beginning: bytes) -> UploadHeader:
-    """The header at the beginning of a bundle that stands on its own (git's `bundle-format`).
+    """The header at the beginning of a self-contained bundle (git's `bundle-format`).
 
-    Raises InvalidRequest where it is none, needs commits that it does not have, or names what is no ref.
+    Raises InvalidRequest for other data, missing prerequisites or malformed refs.
     """
     header, blank, _ = beginning[: MAX_HEADER_BYTES + 2].partition(b"\n\n")
     signature, *lines = header.split(b"\n")
@@ -60,7 +60,11 @@ def read_upload_header(beginning: bytes) -> UploadHeader:
             raise _refused(f"the bundle requires {line[1:64].decode('ascii', 'replace')!r}, which is not supported")
         else:
             match = _REF.fullmatch(line)
-            if match is None or not _sound(match[2]) or len(match[1]) != (64 if object_format == "sha256" else 40):
+            if (
+                match is None
+                or not _is_valid_ref(match[2])
+                or len(match[1]) != (64 if object_format == "sha256" else 40)
+            ):
                 raise _refused("the bundle contains something that is not a ref")
             try:
                 refs[match[2].decode()] = match[1].decode()
@@ -71,8 +75,8 @@ def read_upload_header(beginning: bytes) -> UploadHeader:
     return UploadHeader(refs=refs, object_format=object_format, pack_at=len(header) + 2)
 
 
-def _sound(name: bytes) -> bool:
-    """Whether the parts of a ref's name may be names of files, as `git check-ref-format` has it."""
+def _is_valid_ref(name: bytes) -> bool:
+    """Whether the parts of a ref's name are valid for `git check-ref-format`."""
     if b".." in name or b"@{" in name or name.endswith(b"."):
         return False
     return all(part and not part.startswith(b".") and not part.endswith(b".lock") for part in name.split(b"/"))
@@ -87,17 +91,17 @@ def _refused(reason: str) -> InvalidRequest:
 BlobFetch = Callable[[BlobRef], Awaitable[bytes]]
 
 UPLOADS = "uploads"
-"""Stands for the execution in the names of their blobs: they belong to none."""
+"""Takes the place of the execution in the names of their blobs, which belong to none."""
 MAX_OBJECTS = 10_000_000
 _PACK_SECONDS = 900.0
 MEMORY_BYTES = 2 * 1024**3
-# A commit's files beside its bundle: text packs to a tenth, and what packs to a hundredth is there to fill disks.
+# The limit of a commit's files by its bundle: text packs to a tenth; what packs to a hundredth is an attack.
 _FREE_BYTES = 64 * 1024 * 1024
 _MOST_TIMES = 100
 _OURS = "refs/fleet/"
 _NO_REF = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|@\{|^-")
-# Faults of old but honest histories. Everything that a checkout could be harmed by (`..`, `.git`, a
-# submodule's name or URL that is an option) stays an error.
+# Faults of old but valid histories. Everything that could harm a checkout (`..`, `.git`, a submodule's name or URL that
+# is an option) stays an error.
 _TOLERATED = (
     *("zeroPaddedFilemode", "badFilemode", "badTimezone", "badDateOverflow", "missingSpaceBeforeDate"),
     *("missingSpaceBeforeEmail", "missingEmail", "badEmail", "missingNameBeforeEmail", "zeroPaddedDate"),
@@ -107,10 +111,10 @@ _TOLERATED = (
 
 @dataclass(frozen=True, kw_only=True)
 class UploadedRepositories:
-    """Takes bundles, and has their commits wherever they are needed.
+    """Accepts uploaded bundles, and unpacks them on the nodes that need them.
 
     Args:
-        fetch: Gets a bundle that was uploaded through another node; None: there are none.
+        fetch: Gets a bundle that was uploaded to another node; None: there are none.
     """
 
     git: Git
@@ -119,10 +123,10 @@ class UploadedRepositories:
     async def take(
         self, tenant: str, cache: Path, bundle: Path, repo: RepoRef, store: Callable[[], Awaitable[None]]
     ) -> Resolved:
-        """Check a bundle and unpack it into `cache`; `store` puts it where other nodes find it.
+        """Check a bundle and unpack it into `cache`; `store` saves it for other nodes.
 
-        Nothing stays of one that is refused, or that cannot be stored. Raises InvalidRequest naming the field,
-        ResourceExhausted, Unavailable, and what `store` raises.
+        A bundle that is refused or cannot be stored is removed. Raises InvalidRequest naming the field,
+        ResourceExhausted, Unavailable, and the exceptions of `store`.
         """
         async with locked(cache.with_suffix(".lock")):
             if (cache / "HEAD").exists():
@@ -136,7 +140,7 @@ class UploadedRepositories:
             return resolved
 
     async def resolve(self, tenant: str, repo: RepoRef, digest: str, cache: Path) -> Resolved:
-        """The commit that a reference means; it lies in the cache afterwards.
+        """The commit of a reference, unpacked into the cache.
 
         Raises InvalidRequest, PreconditionFailed, Unavailable with `field`.
         """
@@ -166,7 +170,7 @@ class UploadedRepositories:
             bundle.unlink()
 
     async def _fill(self, tenant: str, directory: Path, bundle: Path, *, strict: bool) -> None:
-        """Make a bare repository of a bundle. Its hooks, alternates and configuration are ours: there are none."""
+        """Make a bare repository from a bundle, without hooks, alternates or configuration of its own."""
         header, pack = await uninterrupted(asyncio.to_thread(_lay_out, directory, bundle))
         rules = ",".join(f"{name}=ignore" for name in _TOLERATED)
         options = (f"--strict={rules}",) if strict else ()
@@ -180,7 +184,7 @@ class UploadedRepositories:
             lines = "".join(
                 f"create {name} {commit}\n"
                 for name, commit in header.refs.items()
-                # Under the fleet's own names stands what it delivered, and what is never taken away.
+                # Refs below the fleet's own prefix are for its deliveries, and are never removed.
                 if name != "HEAD" and not name.startswith(_OURS)
             )
             if lines:
@@ -192,10 +196,10 @@ class UploadedRepositories:
             ) from error
 
     async def _checked(self, tenant: str, cache: Path, repo: RepoRef, bundle: Path) -> Resolved:
-        """What a client's header names, if it can be checked out. Raises InvalidRequest, ResourceExhausted."""
+        """The commit in a client's request, if it can be checked out. Raises InvalidRequest, ResourceExhausted."""
         resolved = await self._resolved(cache, repo, prefix="header.")
         layout = GitLayout(git_dir=cache)
-        # Every agent gets these files, whatever they came to in the bundle.
+        # Every agent gets these files, uncompressed.
         status = await asyncio.to_thread(bundle.stat)
         most = _FREE_BYTES + _MOST_TIMES * status.st_size
         try:
@@ -204,7 +208,7 @@ class UploadedRepositories:
             raise InvalidRequest(f"the commit cannot be read: {error.message[:400]}", field="chunk") from error
         except ResourceExhausted as error:
             raise InvalidRequest(error.message, field="chunk", hint="leave out what a build generates") from error
-        # Everything it stands on must be there: a commit alone proves nothing about its ancestors.
+        # All reachable objects must exist: a commit alone proves nothing about its ancestors.
         try:
             await self.git.run(
                 *("rev-list", "--objects", "--quiet", resolved.commit),
@@ -240,7 +244,7 @@ class UploadedRepositories:
         raise _unknown(repo.ref, f"{prefix}ref")
 
     async def _head(self, cache: Path, prefix: str) -> Resolved:
-        """What the bundle calls HEAD, else its only branch."""
+        """The bundle's HEAD, else its only branch."""
         head = (cache / "HEAD").read_text().strip()
         branch = head.removeprefix("ref: refs/heads/") if head.startswith("ref: ") else ""
         commit = await self.git.commit(GitLayout(git_dir=cache), "HEAD")
@@ -250,12 +254,12 @@ class UploadedRepositories:
 
 
 def upload_blob(tenant: str, digest: str) -> BlobRef:
-    """Where the bundle of a tenant's upload is kept; its size is not known here."""
+    """The blob with a tenant's uploaded bundle; its size is unknown here."""
     return BlobRef(name=f"{tenant}/{UPLOADS}/{digest}", digest=digest, size=0, media_type="application/x-git-bundle")
 
 
 def _lay_out(directory: Path, bundle: Path) -> tuple[UploadHeader, Path]:
-    """A bare repository with the bundle's pack in it, not indexed yet. Blocking."""
+    """Make a bare repository with the bundle's pack, not indexed yet. Blocking."""
     with bundle.open("rb") as file:
         header = read_upload_header(file.read(MAX_HEADER_BYTES + 2))
         file.seek(header.pack_at)
@@ -274,14 +278,14 @@ def _lay_out(directory: Path, bundle: Path) -> tuple[UploadHeader, Path]:
 
 
 def _head_line(header: UploadHeader) -> str:
-    """HEAD as the branch that it stands on, as far as a bundle tells; without one, the only branch."""
+    """The HEAD of a bundle as a ref to a branch at its commit; without a HEAD, the only branch."""
     branches = [name for name in header.refs if name.startswith("refs/heads/")]
     commit = header.refs.get("HEAD")
     if commit is None:
         return f"ref: {branches[0]}" if len(branches) == 1 else "ref: refs/heads/none"
-    there = [name for name in branches if header.refs[name] == commit]
-    usual = [name for name in there if name in ("refs/heads/main", "refs/heads/master")]
-    heads = (usual or there)[:1]
+    at_head = [name for name in branches if header.refs[name] == commit]
+    usual = [name for name in at_head if name in ("refs/heads/main", "refs/heads/master")]
+    heads = (usual or at_head)[:1]
     return f"ref: {heads[0]}" if heads else commit
 
 

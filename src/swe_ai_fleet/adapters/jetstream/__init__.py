@@ -123,10 +123,10 @@ class JetStream(EventReader):
         Args:
             url: `nats://host:port`, several separated by commas.
             credentials: How to log in; None for a server that asks for nothing.
-            settings: What `ensure_streams` creates.
-            timeout: Seconds a call goes on trying while the server does not answer.
-            waits: Seconds to go on trying to connect while no server answers.
-            stamp: Headers that name what a result belongs to, for those who trace it.
+            settings: The limits of the streams that `ensure_streams` creates.
+            timeout: Seconds for which a call retries while the server does not answer.
+            waits: Seconds for which the first connection is retried while no server answers.
+            stamp: Headers added to each published result (trace context).
 
         Raises:
             Unavailable: No server answers.
@@ -190,14 +190,14 @@ class JetStream(EventReader):
         await self.connection.publish(subject, payload, headers={MESSAGE_ID: job_id}, timeout=self._timeout)
 
     def changes(self) -> ChangeLog:
-        """The change log of what projects know, once `ensure_streams` has created its stream."""
+        """The change log of project knowledge; `ensure_streams` must have created its stream."""
         return JetStreamChanges(self.connection, timeout=self._timeout)
 
     def journal(self, writer: Writer, *, fresh: bool = False) -> AbstractAsyncContextManager[Journal]:
         """The journal of a writer's subject; leaving the context flushes it.
 
         Entering raises Fenced when the writer's own generation or a higher one has written already. A take-over appends
-        its claim first and reads the log after that, since the old owner may write until the claim stands.
+        its claim first and reads the log after that, since the old owner may write until the claim is stored.
         """
         return journal(self.connection, self._blobs, writer, fresh=fresh, timeout=self._timeout)
 
@@ -211,9 +211,9 @@ class JetStream(EventReader):
         return await self._blobs.get(ref)
 
     def sizes(self, stream: str = "") -> Callable[[int], AsyncGenerator[StoredPiece | None]]:
-        """Sizes of the messages of a stream, of a bucket (`KV_name`) or, unnamed, of the blobs, from a sequence on.
+        """Sizes of the messages of a stream or bucket (`KV_name`), by default of the blobs, from a sequence on.
 
-        They never end; a None follows everything that was stored before the call.
+        The generator never ends; it yields None once, after everything that was stored before the call.
         """
         name = stream or BLOBS
         if name == EVENTS:
@@ -236,16 +236,20 @@ class JetStream(EventReader):
         )
 
     async def answer_logins(
-        self, issuer: Callable[[], Issuer], who: Callable[[str], Awaitable[NatsLogin]], *, heard: asyncio.Event
+        self,
+        issuer: Callable[[], Issuer],
+        authenticate: Callable[[str], Awaitable[NatsLogin]],
+        *,
+        listening: asyncio.Event,
     ) -> None:
-        """Answer the logins that NATS asks about (auth callout) until cancelled; `heard` is set once it can ask."""
-        await answer_logins(self.connection, issuer, who, heard=heard)
+        """Answer NATS' auth callouts until cancelled; `listening` is set once it is subscribed to them."""
+        await answer_logins(self.connection, issuer, authenticate, listening=listening)
 
     async def answer_hosts(self) -> None:
-        """Read and publish for agent hosts what their permissions on NATS do not cover, until cancelled."""
+        """Serve reads and publishes that agent hosts have no NATS permission for, until cancelled."""
 
         async def result(tenant: str, execution_id: str, request: Mapping[str, Any]) -> bool:
-            # What a host says of its agent; what executions come to, orchestrators say.
+            # Only orchestrators publish the result of an execution.
             if not request["agent_id"] or request["agent_id"] == EXECUTION_SUBJECT:
                 raise PreconditionFailed("a host may only publish results of agents", field="agent_id")
             if await self._task_of(tenant, execution_id) != request["task_id"]:
@@ -266,7 +270,7 @@ class JetStream(EventReader):
         await answer_hosts(self.connection, self._blobs, self._of_execution, result)
 
     async def _task_of(self, tenant: str, execution_id: str) -> str:
-        """The task of an execution, as its first event says; empty where there is none."""
+        """The task id in an execution's first event; empty where the execution has no events."""
         subject = event_subject(tenant, execution_id, EXECUTION_SUBJECT)
         first = await streams.first_message(self.connection, EVENTS, subject, timeout=self._timeout)
         return (await self._event(first)).event.task_id if first is not None else ""
@@ -280,7 +284,7 @@ class JetStream(EventReader):
         raise AssertionError("a consumer did not stop")
 
     async def remove_consumer(self, stream: str, consumer: str) -> None:
-        """Remove a durable consumer and its place in the stream, where there is one. Raises Unavailable."""
+        """Remove a durable consumer with its position in the stream, if it exists. Raises Unavailable."""
         call = f"CONSUMER.DELETE.{stream}.{consumer}"
         await self.connection.api_unless(_NO_CONSUMER, call, timeout=self._timeout)
 
@@ -296,7 +300,7 @@ class JetStream(EventReader):
                 return tuple(consumers)
 
     async def last_sequence(self) -> int:
-        """The sequence of the newest event, 0 where there was none yet. Raises NotFound, Unavailable."""
+        """The sequence of the newest event, 0 before the first. Raises NotFound, Unavailable."""
         info = await self.connection.api(f"STREAM.INFO.{EVENTS}", timeout=self._timeout)
         return int(info["state"]["last_seq"])
 
@@ -320,7 +324,7 @@ class JetStream(EventReader):
         return Ping(ok=not error, version=self.connection.server_version, latency_ms=elapsed, error=error)
 
     async def clock(self) -> datetime | None:
-        """The server's time; None where it does not say. Raises Unavailable."""
+        """The server's time; None for a server that does not report it. Raises Unavailable."""
         stream = f"STREAM.INFO.{EVENTS}"
         info = await self.connection.api_unless(404, stream, timeout=self._timeout) or {}
         return datetime.fromisoformat(info["ts"]) if "ts" in info else None

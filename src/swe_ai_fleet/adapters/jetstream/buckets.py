@@ -1,7 +1,8 @@
-"""Buckets in the layouts that every NATS client reads: small values by key, large content named by its digest.
+"""Key-value buckets and the object store, in the layouts that every NATS client reads.
 
-The ids of an object's chunks begin with their tenant. Descriptions lie under a hash of their names, as that layout has
-it, so a host of agents asks the orchestrators for them and gives them its own.
+The ids of an object's chunks begin with their tenant, so a host's permissions cover its own chunks. The layout stores
+an object's description under a hash of its name, which no permission can cover: a host reads and writes descriptions
+through the orchestrators.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from swe_ai_fleet.adapters.jetstream.protocol import (
     StoredMessage,
     chunk_prefix,
 )
-from swe_ai_fleet.adapters.jetstream.reader import messages
+from swe_ai_fleet.adapters.jetstream.reader import messages, newest_sequence
 from swe_ai_fleet.adapters.jetstream.requests import Ask, ask, asked_messages
 from swe_ai_fleet.adapters.jetstream.streams import last_message
 from swe_ai_fleet.domain.blob import BlobRef
@@ -36,7 +37,7 @@ from swe_ai_fleet.ports import KeyValueChange, KeyValueEntry
 
 OPERATION = "KV-Operation"
 _PASSES = 20
-"""Over a bucket that others change all the time."""
+"""The most passes of one listing over a bucket that keeps changing."""
 _KEY = re.compile(r"[A-Za-z0-9_=-]+(\.[A-Za-z0-9_=-]+)*")
 CHUNK_BYTES = 128 * 1024
 _OFF_LOOP_BYTES = 1024 * 1024
@@ -88,8 +89,8 @@ class JetStreamKeyValue:
         entries: dict[str, KeyValueEntry] = {}
         seen = until = passes = 0
         clock = asyncio.get_running_loop().time
-        # A value that is replaced while this reads lies behind what there was to read at first. One reader goes on to
-        # it: a new one each time would find no more than the first of the values that are replaced in turn.
+        # A value that is replaced during the reading moves behind the end that was read at first. The same reader
+        # continues to it: with a new one each time, values that are replaced in turn would be missed.
         try:
             async with asyncio.timeout(self._timeout) as limit, aclosing(self.changes(follow=True)) as changes:
                 async for change in changes:
@@ -106,7 +107,7 @@ class JetStreamKeyValue:
                         if until <= seen or passes > _PASSES:
                             break
         except TimeoutError:
-            # What was the newest may have got too old meanwhile.
+            # The newest value may have expired meanwhile.
             if await self._newest() > seen:
                 raise Unavailable(f"NATS does not answer: {self._bucket} could not be read to its end") from None
         return tuple(entries[key] for key in sorted(entries))
@@ -132,11 +133,10 @@ class JetStreamKeyValue:
                     yield None
 
     async def _newest(self) -> int:
-        newest = await last_message(self._connection, self._stream, f"$KV.{self._bucket}.>", timeout=self._timeout)
-        return newest.sequence if newest is not None else 0
+        return await newest_sequence(self._connection, self._stream, f"$KV.{self._bucket}.>", timeout=self._timeout)
 
     async def _expected(self, key: str, revision: int) -> int:
-        """The sequence to expect; a removed value's marker stands where there is none."""
+        """The sequence to expect for a revision; for revision 0 the marker of a deletion counts as no value."""
         if revision:
             return revision
         last = await last_message(self._connection, self._stream, self._subject(key), timeout=self._timeout)
@@ -156,7 +156,7 @@ class JetStreamBlobs:
         self._timeout = timeout
 
     async def put(self, tenant: str, execution_id: str, data: bytes, media_type: str, *, place: str = "") -> BlobRef:
-        """Store content unless it already exists; what a `place` held is gone then, at once.
+        """Store content unless it already exists; under a `place` it replaces the former content at once.
 
         Raises ResourceExhausted, Unavailable.
         """
@@ -170,7 +170,7 @@ class JetStreamBlobs:
         object_id = f"{chunk_prefix(tenant)}{_object_id(name) if place else attempt}"
         chunks = range(0, len(data), CHUNK_BYTES)
         for number, offset in enumerate(chunks):
-            # The first chunk takes the place of all that were there.
+            # The first chunk replaces all former ones.
             replacing = {_ROLLUP: _OF_SUBJECT} if place and not number else {}
             await self._publish(
                 self._chunk_subject(object_id),
@@ -188,14 +188,14 @@ class JetStreamBlobs:
             "headers": {"Content-Type": [media_type]},
             "options": {"max_chunk_size": CHUNK_BYTES},
         }
-        # The description comes last: what it names is whole.
+        # The description comes last, so that the content it names is complete.
         await self._describe(meta)
         return ref
 
     async def discard(self, ref: BlobRef) -> None:
-        """Leave an empty object where a place held something. Raises ResourceExhausted, Unavailable.
+        """Replace the content of a place by an empty object. Raises ResourceExhausted, Unavailable.
 
-        Nothing but the right to publish is needed for it, which every writer has.
+        It needs only the right to publish, which every writer has.
         """
         tenant = ref.name.split("/")[0]
         object_id = f"{chunk_prefix(tenant)}{_object_id(ref.name)}"
@@ -208,7 +208,7 @@ class JetStreamBlobs:
             "mtime": datetime.now(UTC).isoformat(),
             "deleted": True,
         }
-        # The description first: what it names is whole, or it names nothing.
+        # The description comes first, so that it never names content that is partly removed.
         await self._describe(meta)
         await self._clear(object_id)
 
@@ -227,14 +227,14 @@ class JetStreamBlobs:
         return data
 
     async def info(self, name: str) -> dict[str, Any] | None:
-        """The description under a name. Raises Unavailable."""
+        """The description of an object, None where it has none. Raises Unavailable."""
         if self._connection.is_host:
-            return (await ask(self._connection, Ask.INFO, *_place(name), {"name": name}))["info"]
+            return (await ask(self._connection, Ask.INFO, *_owner(name), {"name": name}))["info"]
         meta = await last_message(self._connection, BLOBS, self._meta_subject(name), timeout=self._timeout)
         return None if meta is None else json.loads(meta.data)
 
     async def content(self, name: str, start: int) -> AsyncGenerator[StoredMessage | None, None]:
-        """The chunks under a name from a sequence on; for a host, which reads none itself. Raises Unavailable."""
+        """An object's chunks from a sequence on, read on behalf of a host. Raises Unavailable."""
         info = await self.info(name)
         if info is not None and info.get("size"):
             async with aclosing(self._messages(str(info["nuid"]), start=start)) as stored:
@@ -242,9 +242,9 @@ class JetStreamBlobs:
                     yield chunk
 
     async def describe(self, meta: dict[str, Any]) -> None:
-        """Put a description in the place of the one before it; of a place, chunks that lie elsewhere go.
+        """Store a description in place of the former one; a place's former chunks under another id are cleared.
 
-        Raises ResourceExhausted, Unavailable, PreconditionFailed for chunks that can't be anywhere.
+        Raises ResourceExhausted, Unavailable, PreconditionFailed for an id that cannot be one of chunks.
         """
         name, object_id = str(meta["name"]), str(meta["nuid"])
         self._chunk_subject(object_id)
@@ -259,19 +259,19 @@ class JetStreamBlobs:
 
     async def _describe(self, meta: dict[str, Any]) -> None:
         if self._connection.is_host:
-            await ask(self._connection, Ask.DESCRIBE, *_place(meta["name"]), {"meta": meta})
+            await ask(self._connection, Ask.DESCRIBE, *_owner(meta["name"]), {"meta": meta})
         else:
             await self.describe(meta)
 
     async def _clear(self, object_id: str) -> None:
-        """Leave one empty chunk where there were others."""
+        """Replace an object's chunks by one empty chunk."""
         await self._publish(
             self._chunk_subject(object_id), b"", {MESSAGE_ID: secrets.token_hex(11), _ROLLUP: _OF_SUBJECT}
         )
 
     def _chunks(self, ref: BlobRef, object_id: str) -> AsyncGenerator[StoredMessage | None, None]:
         if self._connection.is_host:
-            return asked_messages(self._connection, Ask.CONTENT, *_place(ref.name), {"name": ref.name})
+            return asked_messages(self._connection, Ask.CONTENT, *_owner(ref.name), {"name": ref.name})
         return self._messages(object_id)
 
     def _messages(self, object_id: str, *, start: int = 1) -> AsyncGenerator[StoredMessage | None, None]:
@@ -285,7 +285,7 @@ class JetStreamBlobs:
         )
 
     def _chunk_subject(self, object_id: str) -> str:
-        # Whoever describes a blob says it: it must be nothing but an id where it stands in a subject.
+        # The id comes from the caller's description and becomes part of a subject.
         if not _OBJECT_ID.fullmatch(object_id):
             raise PreconditionFailed(f"{object_id[:80]!r} is not an object id")
         return f"$O.{BLOBS_BUCKET}.C.{object_id}"
@@ -297,14 +297,14 @@ class JetStreamBlobs:
         await self._connection.publish(subject, payload, headers=headers, timeout=self._timeout)
 
 
-def _place(name: str) -> tuple[str, str]:
-    """The tenant and the execution that a name begins with."""
+def _owner(name: str) -> tuple[str, str]:
+    """The tenant and the execution of a blob, the first two parts of its name."""
     tenant, execution_id, _ = name.split("/", 2)
     return tenant, execution_id
 
 
 def _object_id(name: str) -> str:
-    """What the chunks of a place are published under, whoever writes there."""
+    """The id of the chunks of a place, the same for every writer."""
     return hashlib.sha256(name.encode()).hexdigest()[:22]
 
 

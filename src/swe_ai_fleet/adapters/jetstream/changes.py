@@ -1,9 +1,9 @@
 """Project knowledge as a stream of changes.
 
-A story's changes go to one subject, in the order of their versions, which the server keeps: each is written behind the
-very message that holds the version before it. A record of what an execution did goes to a subject of that execution,
-which takes one message only. A message carries one `Change` as JSON (UTF-8), its `Fleet-Version` header the version,
-its `Nats-Msg-Id` a name of its own for each call of `append`.
+A story's changes go to one subject in the order of their versions, which the server enforces: each names the sequence
+of the version before it as the expected last one. The record of an execution's work goes to a subject of that
+execution, which takes one message only. A message carries one `Change` as JSON (UTF-8); its `Fleet-Version` header is
+the version, its `Nats-Msg-Id` is unique to each call of `append`.
 """
 
 from __future__ import annotations
@@ -92,21 +92,21 @@ class JetStreamChanges:
     async def _publish(
         self, subject: str, change: Change, expected: int, taken: Fenced | AlreadyExists
     ) -> StoredChange:
-        """Store a message behind the one that is expected there. Raises `taken` where another one is."""
-        name = secrets.token_hex(12)
-        headers = {EXPECTED_SEQUENCE: str(expected), MESSAGE_ID: name, _VERSION: str(change.version)}
+        """Store a change if the subject's last sequence is the expected one. Raises `taken` where it is not."""
+        message_id = secrets.token_hex(12)
+        headers = {EXPECTED_SEQUENCE: str(expected), MESSAGE_ID: message_id, _VERSION: str(change.version)}
         try:
             ack = await self._connection.publish(subject, to_json(change), headers=headers, timeout=self._timeout)
         except PublishRefused as refusal:
-            behind = await self._behind(subject, expected) if refusal.unanswered else None
-            if behind is None or behind.headers.get(MESSAGE_ID) != name:
+            stored = await self._first_after(subject, expected) if refusal.unanswered else None
+            if stored is None or stored.headers.get(MESSAGE_ID) != message_id:
                 raise taken from refusal
-            # It was stored, the answer lost; others may have gone on behind it since.
-            return StoredChange(sequence=behind.sequence, change=change)
+            # It was stored and the answer lost; later changes may have followed it.
+            return StoredChange(sequence=stored.sequence, change=change)
         return StoredChange(sequence=ack.sequence, change=change)
 
-    async def _behind(self, subject: str, sequence: int) -> StoredMessage | None:
-        """The first message of a subject behind a place in the stream."""
+    async def _first_after(self, subject: str, sequence: int) -> StoredMessage | None:
+        """The first message of a subject after a sequence."""
         stored = messages(
             self._connection,
             CONTEXT_CHANGES,

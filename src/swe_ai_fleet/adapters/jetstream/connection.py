@@ -1,4 +1,4 @@
-"""One connection to NATS that comes back by itself, and what the rest of the adapter does over it.
+"""One connection to NATS that reconnects by itself, with the requests and publishes of the adapter over it.
 
 The client library is used for the core protocol only, without its own reconnection: it gives up for ever on some
 server errors and leaves requests in flight to time out. Here a lost connection fails every request at once, so that
@@ -37,17 +37,17 @@ from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed, Unava
 
 REQUEST_SECONDS = 5.0
 _BATCHES_SINCE = (2, 12)
-"""An older server would store the messages of a batch one by one, as if they were none."""
+"""The first version with atomic batches; an older server would store their messages one by one."""
 _FORBIDDEN = re.compile(r"permissions violation for publish to \"([^\"]*)\"")
 
 _log = structlog.get_logger(__name__)
 
 
 class _Pending(NamedTuple):
-    """A request without an answer so far; its subject in small letters."""
+    """A request without an answer so far; its subject in lower case."""
 
     subject: str
-    hear: Callable[[NatsMessage | Exception], None]
+    deliver: Callable[[NatsMessage | Exception], None]
     timer: asyncio.TimerHandle
 
 
@@ -89,7 +89,7 @@ class Connection:
                 await connection._connect()
                 break
             except (Unavailable, PreconditionFailed) as fault:
-                # The server refuses a host where no orchestrator speaks for it in time; the next one may.
+                # The server refuses a host when no orchestrator vouches for it in time; a retry may succeed.
                 passing = isinstance(fault, Unavailable) or connection.is_host
                 if not backoff.remaining or not passing:
                     raise
@@ -101,7 +101,7 @@ class Connection:
 
     @property
     def is_host(self) -> bool:
-        """Whether this is the connection of a host of agents, which reads by subject and asks for the rest."""
+        """Whether this is an agent host's connection, which reads by subject only and asks orchestrators otherwise."""
         return bool(self._credentials.host)
 
     @property
@@ -117,7 +117,7 @@ class Connection:
         return f"{version.major}.{version.minor}.{version.patch}"
 
     def inbox(self) -> str:
-        """A subject that nobody else listens to, for a subscription that gets answers."""
+        """A new subject of this connection, for a subscription that receives answers."""
         return f"{self._prefix}.{secrets.token_hex(12)}"
 
     async def request(
@@ -138,7 +138,7 @@ class Connection:
         """
         future: asyncio.Future[NatsMessage] = asyncio.get_running_loop().create_future()
 
-        def hear(answer: NatsMessage | Exception) -> None:
+        def deliver(answer: NatsMessage | Exception) -> None:
             if future.done():
                 return
             if isinstance(answer, NatsMessage):
@@ -147,7 +147,7 @@ class Connection:
                 future.set_exception(answer)
 
         messages = [*before, OutgoingMessage(payload, headers or {})]
-        client = self.ask(subject, as_batch(messages) if before else messages, hear, seconds=seconds)
+        client = self.ask(subject, as_batch(messages) if before else messages, deliver, seconds=seconds)
         try:
             await client.drained()
             return await future
@@ -158,13 +158,13 @@ class Connection:
         self,
         subject: str,
         messages: Sequence[OutgoingMessage],
-        hear: Callable[[NatsMessage | Exception], None],
+        deliver: Callable[[NatsMessage | Exception], None],
         *,
         seconds: float = REQUEST_SECONDS,
     ) -> NatsClient:
-        """Send messages at once, and have the answer to the last, or the fault in its place, handed over: once.
+        """Send messages at once; `deliver` is called once with the answer to the last one, or with the fault.
 
-        Raises Unanswered (nothing was sent), InvalidRequest; hands over faults as `request` raises them.
+        Raises Unanswered (nothing was sent), InvalidRequest; the faults delivered are those that `request` raises.
         """
         client = self._connected()
         heads = [head_of(message) for message in messages]
@@ -177,16 +177,16 @@ class Connection:
         self._requests += 1
         inbox = f"{self._inbox}{self._requests}"
         timer = asyncio.get_running_loop().call_later(seconds, self._settle, inbox, Unanswered("no answer in time"))
-        self._pending[inbox] = _Pending(subject.lower(), hear, timer)
-        for place, (head, message) in enumerate(zip(heads, messages, strict=True), start=1):
-            client.write(subject, head, message.payload, reply=inbox if place == len(heads) else "")
+        self._pending[inbox] = _Pending(subject.lower(), deliver, timer)
+        for number, (head, message) in enumerate(zip(heads, messages, strict=True), start=1):
+            client.write(subject, head, message.payload, reply=inbox if number == len(heads) else "")
         return client
 
     def _settle(self, inbox: str, answer: NatsMessage | Exception) -> None:
         """Deliver the answer to a request, once."""
         if (request := self._pending.pop(inbox, None)) is not None:
             request.timer.cancel()
-            request.hear(answer)
+            request.deliver(answer)
 
     async def send(self, subject: str, payload: bytes, *, reply: str = "") -> None:
         """Send without waiting for an answer. Raises Unanswered when not connected."""
@@ -204,7 +204,7 @@ class Connection:
         before: Sequence[OutgoingMessage] = (),
         seconds: float = REQUEST_SECONDS,
     ) -> tuple[NatsMessage, int]:
-        """The answer to a request that is sent until there is one, and how often it was sent. Raises Unavailable."""
+        """Repeat a request until it is answered; the answer, and how often it was sent. Raises Unavailable."""
         sent = 0
         while True:
             try:
@@ -224,16 +224,16 @@ class Connection:
         timeout: float | None,
         backoff: Backoff | None = None,
     ) -> Ack:
-        """Store a message in its stream, sending the very same again until the server answers.
+        """Store a message in its stream, repeating it unchanged until the server answers.
 
         Args:
             payload: At most the server's max_payload (1 MiB unless configured).
-            headers: With a `Nats-Msg-Id`, and where order matters an expected sequence: they make repeating safe.
-            before: Messages of the same subject that are stored with it, all or none, in one atomic batch.
-            backoff: Instead of `timeout`: the caller's own clock.
+            headers: A `Nats-Msg-Id`, and where order matters an expected sequence, make the repetition safe.
+            before: Messages of the same subject to be stored with it in one atomic batch, all or none.
+            backoff: The caller's own retries, instead of `timeout`.
 
         Raises:
-            PublishPublishRefused: The sequence that the headers expect is not the last one, or the batch is not taken.
+            PublishRefused: The sequence that the headers expect is not the last one, or the batch is not taken.
             FleetError: The server answered with another error that repeating cannot fix.
             Unavailable: No answer in time; the message may or may not be stored.
         """
@@ -257,7 +257,7 @@ class Connection:
     async def api(
         self, verb: str, body: Mapping[str, object] | None = None, *, timeout: float | None
     ) -> dict[str, Any]:
-        """Call the JetStream API (`STREAM.INFO.X`), again until it answers. Raises FleetError."""
+        """Call the JetStream API (`STREAM.INFO.X`), repeating until it answers. Raises FleetError."""
         answer = await self.api_unless(0, verb, body, timeout=timeout)
         assert answer is not None
         return answer
@@ -265,7 +265,7 @@ class Connection:
     async def api_unless(
         self, code: int, verb: str, body: Mapping[str, object] | None = None, *, timeout: float | None
     ) -> dict[str, Any] | None:
-        """As `api`, but None where the server answers with this code, HTTP-like or its own."""
+        """As `api`, but None where the server answers with this code, HTTP-like or JetStream's own."""
         payload = json.dumps(body).encode() if body is not None else b""
         backoff = Backoff.lasting(timeout)
         while True:
@@ -283,13 +283,13 @@ class Connection:
     async def subscribe(
         self, subject: str, deliver: Callable[[NatsMessage | None], None], *, queue: str = ""
     ) -> Subscription:
-        """Hear a subject, in turns with others of a `queue`, until the connection is lost, which is told by a None.
+        """Deliver a subject's messages, shared with the other members of a `queue`; a None ends them: connection lost.
 
         Raises Unanswered.
         """
         client = self._connected()
         try:
-            subscription = await client.hear(subject, deliver, queue)
+            subscription = await client.subscribe_directly(subject, deliver, queue)
         except (nats.errors.Error, OSError) as error:
             raise Unanswered(str(error)) from error
         self._subscriptions[subscription] = deliver
@@ -298,11 +298,11 @@ class Connection:
     async def unsubscribe(self, subscription: Subscription) -> None:
         if self._subscriptions.pop(subscription, None) is not None and self._client is not None:
             with suppress(nats.errors.Error, OSError):
-                await self._client.forget(subscription)
+                await self._client.unsubscribe(subscription)
 
     def _connected(self) -> NatsClient:
         if self._client is not None and self._client.is_closed:
-            # An error while the library closes its connection ends that before it calls back.
+            # An error inside the library's own closing skips its callback.
             self._lost(self._client)
         if self._client is None or not self._ready.is_set() or not self._client.is_connected:
             raise Unanswered("not connected")
@@ -345,7 +345,7 @@ class Connection:
         if "permissions violation" not in text:
             _log.debug("nats.client_error", error=text)
             return
-        # The server says it once and answers nothing: whoever waits would wait in vain, again and again.
+        # The server reports it once and answers nothing: the requests would be repeated in vain until they time out.
         refused = _FORBIDDEN.search(text)
         subject = refused[1] if refused else ""
         waiting = [inbox for inbox, request in self._pending.items() if request.subject == subject]
@@ -356,8 +356,10 @@ class Connection:
             _log.warning("nats.forbidden", reason=text)
 
     def _answer(self, message: NatsMessage) -> None:
-        nobody = not message.data and message.status == "503"
-        self._settle(message.subject, Unanswered("no stream or service listens on that subject") if nobody else message)
+        no_responder = not message.data and message.status == "503"
+        self._settle(
+            message.subject, Unanswered("no stream or service listens on that subject") if no_responder else message
+        )
 
     def _lost(self, client: NatsClient) -> None:
         if client is not self._client or not self._ready.is_set():
@@ -390,7 +392,7 @@ class Connection:
     async def _close(self) -> None:
         self._closing = True
         while self._reconnecting is not None and not self._reconnecting.done():
-            # More than once: the client library swallows a cancellation that comes while it connects.
+            # Repeatedly, since the client library swallows a cancellation that comes while it connects.
             self._reconnecting.cancel()
             await asyncio.wait([self._reconnecting], timeout=FIRST_SECONDS)
         if self._client is not None:

@@ -1,7 +1,7 @@
 """Events of the log, decoded once for all readers of a process.
 
-A process that follows the whole log keeps the events of executions that begin meanwhile, and serves readers of one
-execution from there. Events of an execution that began earlier, or takes too much room, come from the server.
+A process that follows the whole log caches the events of executions that begin meanwhile, and serves readers of one
+execution from that cache. Executions that began earlier, or take too much memory, are read from the server.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import structlog
 from swe_ai_fleet.adapters.jetstream import streams
 from swe_ai_fleet.adapters.jetstream.buckets import JetStreamBlobs
 from swe_ai_fleet.adapters.jetstream.connection import Connection
-from swe_ai_fleet.adapters.jetstream.holdings import HeardSizes, sizes
+from swe_ai_fleet.adapters.jetstream.holdings import NewestSizes, sizes
 from swe_ai_fleet.adapters.jetstream.protocol import (
     ALL_HEADS,
     EVENTS,
@@ -44,9 +44,9 @@ from swe_ai_fleet.domain.event import (
 
 _MOST_BYTES = 32 * 1024 * 1024
 _EVENT_BYTES = 512
-"""What an event takes beside its text."""
+"""The memory that an event takes beside its text."""
 _KEPT_SECONDS = 30.0
-"""How long an execution that is over is kept for those who read it then."""
+"""How long a finished execution stays cached for late readers."""
 _LAG_SECONDS = 2.0
 _SLICE = 128
 _sequence = attrgetter("sequence")
@@ -67,49 +67,49 @@ class EventHistory:
         """The sequence of its last event."""
         return self.events[-1].sequence
 
-    def place(self, sequence: int) -> int:
-        """Where the events from a sequence on begin."""
+    def index_of(self, sequence: int) -> int:
+        """The index of the first event from a sequence on."""
         return bisect_left(self.events, sequence, key=_sequence)
 
     def notify(self) -> None:
-        """Wake everybody who waits for a change."""
+        """Wake all readers that wait in `changed`."""
         self._changed.set()
         self._changed.clear()
 
     async def changed(self) -> None:
-        """Wait until another event comes, or it is closed."""
+        """Wait for another event, or until the history is closed."""
         await self._changed.wait()
 
 
 class Histories:
-    """The histories of executions that began while somebody followed the whole log, the oldest first.
+    """The histories of executions that began while this process followed the whole log, the oldest first.
 
-    `sizes` are those of all events that are heard meanwhile.
+    `sizes` has the sizes of the newest events that were followed.
     """
 
     def __init__(self) -> None:
-        self.sizes = HeardSizes()
-        self._known: dict[tuple[str, str], EventHistory] = {}
+        self.sizes = NewestSizes()
+        self._histories: dict[tuple[str, str], EventHistory] = {}
         self._bytes = 0
         self._feeder: object = None
 
     def get(self, tenant: str, execution_id: str) -> EventHistory | None:
-        return self._known.get((tenant, execution_id))
+        return self._histories.get((tenant, execution_id))
 
     def begin(self, feeder: object) -> None:
         """Accept events from a feeder from now on; the first of several feeders wins."""
         self._feeder = self._feeder or feeder
 
     def end(self, feeder: object) -> None:
-        """Forget a feeder, and everything with it if it was the one that counted."""
+        """Forget a feeder; if its events were the accepted ones, all histories are dropped."""
         if self._feeder is feeder:
             self._feeder = None
             self.sizes.end()
-            for key in tuple(self._known):
+            for key in tuple(self._histories):
                 self.drop(*key)
 
     def take(self, feeder: object, message: StoredMessage, stored: StoredEvent | None) -> None:
-        """Take the next event of the log; None: it cannot be read."""
+        """Add the next event of the log; `stored` is None for one that cannot be read."""
         if self._feeder is not feeder:
             return
         self.sizes.take(message)
@@ -118,11 +118,11 @@ class Histories:
         size = len(message.data)
         event, body = stored.event, stored.event.body
         key = (event.tenant, event.execution_id)
-        history = self._known.get(key)
+        history = self._histories.get(key)
         if history is None:
             if not isinstance(body, ExecutionStarted) or event.agent_id != EXECUTION_SUBJECT:
                 return
-            history = self._known[key] = EventHistory()
+            history = self._histories[key] = EventHistory()
         history.events.append(stored)
         history.bytes += size + _EVENT_BYTES
         self._bytes += size + _EVENT_BYTES
@@ -132,11 +132,11 @@ class Histories:
         elif isinstance(body, ResultPublished):
             asyncio.get_running_loop().call_later(_KEPT_SECONDS, self.drop, *key)
         while self._bytes > _MOST_BYTES:
-            self.drop(*next(iter(self._known)))
+            self.drop(*next(iter(self._histories)))
 
     def drop(self, tenant: str, execution_id: str) -> None:
-        """Stop keeping an execution; its readers go on at the server."""
-        history = self._known.pop((tenant, execution_id), None)
+        """Stop caching an execution; its readers continue at the server."""
+        history = self._histories.pop((tenant, execution_id), None)
         if history is not None:
             self._bytes -= history.bytes
             history.closed = True
@@ -148,7 +148,7 @@ class EventReader:
 
     def __init__(self, connection: Connection, blobs: JetStreamBlobs, timeout: float) -> None:
         self.connection = connection
-        """What it all goes over, for what concerns whole streams."""
+        """The connection below, for calls about whole streams."""
         self._blobs = blobs
         self._timeout = timeout
         self._histories = Histories()
@@ -164,24 +164,24 @@ class EventReader:
             Unavailable: NATS did not answer in time; once following there is no such limit.
         """
         start = from_sequence
-        history = await self._known(tenant, execution_id, follow=follow)
+        history = await self._cached(tenant, execution_id, follow=follow)
         if history is not None:
-            place, end = history.place(start), len(history.events)
-            while not history.closed and (follow or place < end):
-                if place == len(history.events):
+            index, end = history.index_of(start), len(history.events)
+            while not history.closed and (follow or index < end):
+                if index == len(history.events):
                     await history.changed()
                     continue
-                stored = history.events[place]
-                place, start = place + 1, stored.sequence + 1
-                if place % _SLICE == 0:
-                    # A long history does not hold the loop up while it is read.
+                stored = history.events[index]
+                index, start = index + 1, stored.sequence + 1
+                if index % _SLICE == 0:
+                    # Reading a long history must not block the loop.
                     await asyncio.sleep(0)
                 if agent_id in ("", stored.event.agent_id):
                     yield stored
-            if place >= end and not follow:
+            if index >= end and not follow:
                 return
         if self.connection.is_host:
-            # Whoever may make a consumer may have the server deliver to anybody: orchestrators read for hosts.
+            # A login that may make consumers may have them deliver to any subject, so orchestrators read for hosts.
             if follow or not agent_id:
                 raise PreconditionFailed("a host may only read the stored events of one writer", field="nats")
             stored = asked_messages(
@@ -195,7 +195,7 @@ class EventReader:
                     yield await self._event(message)
 
     async def heads(self, *, from_sequence: int = 0, follow: bool = False) -> AsyncGenerator[StoredEvent | None]:
-        """Events of executions themselves and controls; with `follow` a None after everything stored before the call.
+        """Executions' own events and control events; with `follow` a None after everything stored before the call.
 
         An unreadable event is logged and skipped: it must not hide all others. Raises NotFound, Unavailable.
         """
@@ -221,28 +221,28 @@ class EventReader:
             self._histories.end(feeder)
 
     async def event_sizes(self, start: int) -> AsyncGenerator[StoredPiece | None]:
-        """The sizes of events as `sizes` tells them; read for this alone only until `everything` brings them, too."""
-        heard, caught_up = self._histories.sizes, False
+        """The sizes of events as `sizes` yields them, taken from `everything` as soon as that is followed."""
+        newest, caught_up = self._histories.sizes, False
         while True:
             async with aclosing(sizes(self.connection, EVENTS, start, timeout=self._timeout)) as pieces:
                 async for piece in pieces:
                     yield piece
                     caught_up = caught_up or piece is None
                     start = piece.sequence + 1 if piece is not None else start
-                    if caught_up and heard.has(start - 1):
+                    if caught_up and newest.has(start - 1):
                         break
-            async for piece in heard.behind(start - 1):
+            async for piece in newest.after(start - 1):
                 start = piece.sequence + 1
                 yield piece
 
-    async def _known(self, tenant: str, execution_id: str, *, follow: bool) -> EventHistory | None:
-        """The history of an execution with all that is stored by now; None where the server has to be asked for it."""
+    async def _cached(self, tenant: str, execution_id: str, *, follow: bool) -> EventHistory | None:
+        """An execution's history with everything stored by now; None where the server has to be read instead."""
         history = self._histories.get(tenant, execution_id)
         if history is None or follow:
             return history
-        heard, subject = history.last, execution_filter(tenant, execution_id)
+        cached_until, subject = history.last, execution_filter(tenant, execution_id)
         last = await streams.last_message(self.connection, EVENTS, subject, timeout=self._timeout)
-        if last is None or last.sequence < heard:
+        if last is None or last.sequence < cached_until:
             # It was erased.
             self._histories.drop(tenant, execution_id)
             return None
@@ -263,7 +263,7 @@ class EventReader:
     async def _readable(
         self, subjects: Sequence[str], *, from_sequence: int, follow: bool
     ) -> AsyncGenerator[tuple[StoredMessage | None, StoredEvent | None]]:
-        """Messages with their events (None: one that cannot be read); without either once what was stored is told."""
+        """Messages with their events (None: unreadable); once (None, None), after everything stored before the call."""
         async with aclosing(self._messages(*subjects, from_sequence=from_sequence, follow=follow)) as stored:
             async for message in stored:
                 if message is None:
@@ -274,7 +274,7 @@ class EventReader:
                     event = await self._event(message)
                 except (PreconditionFailed, NotFound) as fault:
                     _log.error("jetstream.unreadable_event", subject=message.subject, reason=str(fault))
-                    # Who reads this execution has to meet the fault, too.
+                    # Readers of this execution have to get the fault as well, from the server.
                     self._histories.drop(*(unquote(part) for part in message.subject.split(".")[2:4]))
                 yield message, event
 
@@ -289,10 +289,10 @@ class EventReader:
                 f"the event at sequence {message.sequence} on {message.subject} cannot be read: {error}"[:1000],
                 hint="it may be of a newer version of the fleet",
             ) from error
-        # NATS lets each write on subjects of its own alone, whatever it says in the message.
+        # Only the subject is trustworthy: NATS limits each writer to its own subjects, but not what the message says.
         claimed = (event.tenant, event.execution_id, event.agent_id)
-        place = tuple(message.subject.split(".")[2:])
-        if claimed != place and tuple(token(name or "-") for name in claimed) != place:
-            tenant, execution_id, agent_id = map(unquote, place)
+        actual = tuple(message.subject.split(".")[2:])
+        if claimed != actual and tuple(token(name or "-") for name in claimed) != actual:
+            tenant, execution_id, agent_id = map(unquote, actual)
             event = replace(event, tenant=tenant, execution_id=execution_id, agent_id=agent_id)
         return StoredEvent(sequence=message.sequence, event=event)

@@ -1,7 +1,7 @@
-"""What streams, buckets and objects hold of each tenant: its sizes, and what is erased of it.
+"""The data of each tenant in streams, buckets and objects: its sizes, and its erasure.
 
-What goes is overwritten in the server's files. Only in buckets that processes follow it is replaced by the marker of a
-deletion, which they hear, and the server reuses the room in its own time.
+Erased data is overwritten in the server's files. Only in buckets that processes follow it is replaced by a deletion
+marker, which they receive; the server reuses that space later.
 """
 
 from __future__ import annotations
@@ -37,11 +37,10 @@ from swe_ai_fleet.adapters.jetstream.protocol import (
     StoredMessage,
     event_of,
     execution_filter,
-    from_api,
     token,
 )
 from swe_ai_fleet.adapters.jetstream.reader import messages
-from swe_ai_fleet.adapters.jetstream.streams import stream_heads
+from swe_ai_fleet.adapters.jetstream.streams import NO_MESSAGE, first_message, stream_heads
 from swe_ai_fleet.domain.access import StoredPiece
 from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.domain.event import ExecutionErased
@@ -49,13 +48,12 @@ from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.orchestrator.recipes import tenant_key
 
 _SIZE = "Nats-Msg-Size"
-_MOST_HEARD = 256
+_MOST_SIZES = 256
 _SEGMENTS_OF_CONTENT = 3
-"""`<tenant>/<execution>/<sha256>`; a place has more."""
-_NO_MESSAGE = 10037
+"""`<tenant>/<execution>/<sha256>`; the name of a place has more segments."""
 _AT_ONCE = 64
 _ONE_BY_ONE = 50
-"""Of more executions than that the events of the whole tenant are read once, not those of each by itself."""
+"""With more executions than that, the tenant's events are read once instead of each execution's own."""
 _IDS = re.compile(rb"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|(?<![0-9a-f])[0-9a-f]{32}(?![0-9a-f])")
 _ENCODED = re.compile(rb"[A-Za-z0-9+/]{48,}={0,2}")
 _BEFORE_TENANT = re.compile(r"^(card|event|list|pending)\.")
@@ -64,7 +62,7 @@ _BEFORE_TENANT = re.compile(r"^(card|event|list|pending)\.")
 async def sizes(
     connection: Connection, stream: str, start: int, *, timeout: float
 ) -> AsyncGenerator[StoredPiece | None]:
-    """The sizes of what a stream, a bucket or an object store has from a sequence on, without an end.
+    """The sizes of the messages of a stream, bucket or object store from a sequence on, without an end.
 
     Keys of a bucket begin with a tenant. Raises as `messages` does.
     """
@@ -93,32 +91,32 @@ async def sizes(
             yield StoredPiece(sequence=head.sequence, tenant=tenant, bytes=size, at=at, place=place)
 
 
-class HeardSizes:
-    """The sizes of the newest messages of a stream, as somebody hears them who follows it anyway."""
+class NewestSizes:
+    """The sizes of a stream's newest messages, collected from a reader that follows the stream anyway."""
 
     def __init__(self) -> None:
-        self._newest = deque[StoredPiece](maxlen=_MOST_HEARD)
+        self._newest = deque[StoredPiece](maxlen=_MOST_SIZES)
         self._changed = asyncio.Event()
 
     def take(self, message: StoredMessage) -> None:
-        """Hear of the next message."""
+        """Add the next message."""
         self._newest.append(_piece(message, len(message.data)))
         self._wake()
 
     def end(self) -> None:
-        """Nothing more is heard."""
+        """Forget all sizes: the reader stopped."""
         self._newest.clear()
         self._wake()
 
     def has(self, sequence: int) -> bool:
-        """Whether everything behind a position was, or will be, heard."""
+        """Whether every message after a sequence is here or will be added."""
         return bool(self._newest) and self._newest[0].sequence <= sequence <= self._newest[-1].sequence
 
-    async def behind(self, sequence: int) -> AsyncGenerator[StoredPiece]:
-        """The sizes behind a position, for as long as it has them all."""
+    async def after(self, sequence: int) -> AsyncGenerator[StoredPiece]:
+        """The sizes of the messages after a sequence, ending when some of them are missing here."""
         while self.has(sequence):
-            # Mostly one is new, of hundreds.
-            new = list(itertools.takewhile(partial(_is_behind, sequence), reversed(self._newest)))
+            # Usually one of hundreds is new, so the search starts at the end.
+            new = list(itertools.takewhile(partial(_is_after, sequence), reversed(self._newest)))
             for piece in reversed(new):
                 sequence = piece.sequence
                 yield piece
@@ -130,7 +128,7 @@ class HeardSizes:
         self._changed.clear()
 
 
-def _is_behind(sequence: int, piece: StoredPiece) -> bool:
+def _is_after(sequence: int, piece: StoredPiece) -> bool:
     return piece.sequence > sequence
 
 
@@ -144,13 +142,13 @@ def _piece(message: StoredMessage, size: int) -> StoredPiece:
 
 
 def tenant_of(subject: str) -> str:
-    """Whose a message of a stream of ours is, as its subject says."""
+    """The tenant that the subject of a message in one of our streams names."""
     tokens = subject.split(".")
     # Where no tenant is named, it is the default one's.
     rest = tokens[3:] if subject.startswith("agent.cmd.") else tokens[2:]
     named = unquote(rest[0]) if rest else ""
     if subject.startswith("agent.results."):
-        # No task id begins as the name of a tenant does.
+        # No task id begins with `_`, which marks a tenant.
         return named[1:] if named.startswith("_") else DEFAULT_TENANT
     if subject.startswith("agent.cmd.") and (named in ("high", "normal", "low") or named.isdigit()):
         return DEFAULT_TENANT
@@ -159,8 +157,8 @@ def tenant_of(subject: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErasureScope:
-    """What is to be erased of a tenant: executions with whatever names them, what is kept by the id of a task, uploads
-    by digest, memories by id, namespace or `caller` who put them there; or everything."""
+    """Which data of a tenant to erase: executions with every message that names them, values keyed by a task's id,
+    uploads by digest, memories by id, namespace or the `caller` who stored them; or everything."""
 
     tenant: str
     executions: frozenset[str] = frozenset()
@@ -182,13 +180,12 @@ class _Piece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Erasing:
-    """Finds and erases over one connection.
+    """Finds and erases a tenant's data over one connection.
 
     Attributes:
         connection: To NATS, with the right to delete messages.
-        whose: Of buckets that are not like others: `fleet` for what is of no tenant, `cache` for what can be made
-            again and cannot be told by execution (with any erasure the tenant's goes), `followed` where processes
-            keep copies.
+        whose: The kind of each special bucket: `fleet` belongs to no tenant; a `cache` can be rebuilt and is not keyed
+            by execution (any erasure removes the tenant's part); of a `followed` one processes keep copies.
         by_task: Buckets whose keys have a task's id behind the tenant, and how many tokens follow it.
     """
 
@@ -200,9 +197,9 @@ class Erasing:
     timeout: float
 
     async def erase(self, scope: ErasureScope, *, dry_run: bool = False) -> Mapping[str, tuple[int, int]]:
-        """Erase everything that the scope names, but tombstones; by stream how many pieces and bytes that is.
+        """Erase everything in the scope except tombstones; returns the number of messages and bytes by stream.
 
-        What is gone already is none the worse. Raises Unavailable, also without the right to delete.
+        Erasing again is harmless. Raises Unavailable, also without the right to delete.
         """
         erased: dict[str, tuple[int, int]] = {}
         batch: list[_Piece] = []
@@ -218,7 +215,7 @@ class Erasing:
         return erased
 
     async def clear(self, *buckets: str) -> None:
-        """Erase all values of these buckets, as far as there are such, the last one first. Raises as `erase` does."""
+        """Erase all values of those buckets that exist, the last value first. Raises as `erase` does."""
         existing = {head.name for head in await stream_heads(self.connection, timeout=self.timeout)}
         for stream in existing.intersection(f"KV_{bucket}" for bucket in buckets):
             async with aclosing(self._all(stream, f"$KV.{stream.removeprefix('KV_')}.>")) as stored:
@@ -236,12 +233,12 @@ class Erasing:
             await self.connection.api(f"STREAM.MSG.DELETE.{piece.stream}", body, timeout=self.timeout)
         except PreconditionFailed:
             call = f"STREAM.MSG.GET.{piece.stream}"
-            if await self.connection.api_unless(_NO_MESSAGE, call, body, timeout=self.timeout) is not None:
+            if await self.connection.api_unless(NO_MESSAGE, call, body, timeout=self.timeout) is not None:
                 raise
 
     async def _find(self, scope: ErasureScope) -> AsyncGenerator[_Piece]:
         names = [head.name for head in await stream_heads(self.connection, timeout=self.timeout)]
-        # A tombstone may be so large that its body is a blob: events come first.
+        # Events come first: a large tombstone's body is a blob, which must be known before objects are erased.
         tombstones: set[str] = set()
         for name in sorted(names, key=lambda name: name != EVENTS):
             if name.startswith("KV_"):
@@ -289,7 +286,7 @@ class Erasing:
                     yield _Piece(stream=stream, sequence=message.sequence, bytes=size)
 
     async def _is_tombstone(self, stream: str, message: StoredMessage, tombstones: set[str]) -> bool:
-        """Only executions themselves say it: an agent's event of that kind keeps nothing from being erased."""
+        """Whether this records an erasure; only an execution's own event does, never one of an agent."""
         if stream == CONTEXT_CHANGES:
             return is_erased(message.data)
         is_spilled = b"body_ref" in message.data
@@ -309,7 +306,7 @@ class Erasing:
                 tenant, place, digest = (*str(info["name"]).split("/", 2), "", "")[:3]
                 named = place in scope.executions or (place == "uploads" and digest in scope.uploads)
                 if tenant == scope.tenant and info["name"] not in tombstones and (scope.everything or named):
-                    # The description last: until then it says what else there is to find.
+                    # The description goes last: an interrupted erasure finds the chunks by it.
                     for subject in (f"$O.{BLOBS_BUCKET}.C.{info['nuid']}", meta.subject):
                         async with aclosing(self._all(stream, subject)) as parts:
                             async for part in parts:
@@ -317,11 +314,11 @@ class Erasing:
 
     async def _all(self, stream: str, *subjects: str) -> AsyncGenerator[StoredMessage]:
         if stream in (COMMANDS, PLANS, JOBS):
-            # A second consumer of a work queue would take messages away from the first.
-            call, body = f"STREAM.MSG.GET.{stream}", {"seq": 1, "next_by_subj": ">"}
-            while answer := await self.connection.api_unless(_NO_MESSAGE, call, body, timeout=self.timeout):
-                yield (message := from_api(answer))
-                body["seq"] = message.sequence + 1
+            # Read without a consumer: a second one on a work queue would take messages from the first.
+            start = 1
+            while message := await first_message(self.connection, stream, ">", start=start, timeout=self.timeout):
+                yield message
+                start = message.sequence + 1
         elif subjects:
             stored = messages(self.connection, stream, *subjects, follow=False, timeout=self.timeout)
             async with aclosing(stored):
@@ -331,7 +328,7 @@ class Erasing:
 
 
 def _subjects_of(stream: str, scope: ErasureScope) -> tuple[str, ...]:
-    """The subjects that can have something."""
+    """The subjects whose messages can be in the scope."""
     tenant = token(scope.tenant)
     if stream == EVENTS and not scope.everything and len(scope.executions) <= _ONE_BY_ONE:
         return tuple(execution_filter(scope.tenant, execution) for execution in sorted(scope.executions))
@@ -343,13 +340,13 @@ def _subjects_of(stream: str, scope: ErasureScope) -> tuple[str, ...]:
 
 
 def _owns(tenant: str, key: str) -> bool:
-    """Whether a key is a tenant's: its name, or the digest of it, stands first; bare keys are the default tenant's."""
+    """Whether a key is a tenant's: it begins with the tenant's name or digest; bare keys are the default tenant's."""
     first, dot, _ = _BEFORE_TENANT.sub("", key).partition(".")
     return first in (tenant, tenant_key(tenant)) if dot else tenant == DEFAULT_TENANT and not key.startswith("_")
 
 
 def _task_in(key: str, following: int) -> str:
-    """The id of a task in a key; one with other characters than keys have is written as hexadecimal behind `=`."""
+    """The task id in a key; an id with characters that keys may not have is written as `=` and hexadecimal digits."""
     tokens = _BEFORE_TENANT.sub("", key).split(".")
     name = ".".join(tokens[1 : len(tokens) - following])
     with suppress(ValueError):
@@ -362,7 +359,7 @@ def _names(scope: ErasureScope, text: bytes) -> bool:
 
 
 def _ids(text: bytes) -> Iterator[str]:
-    """The ids of executions in a text, plan sessions' (without hyphens) and those in base64 too."""
+    """The execution ids in a text, including those without hyphens (of plan sessions) and those in base64."""
     for match in _IDS.findall(text):
         yield str(UUID(match.decode()))
     for match in _ENCODED.findall(text):

@@ -1,12 +1,13 @@
-"""Writing behind what is expected: the one writer of a subject, an event behind whatever stands, a result once.
+"""Conditional writes: the journal of a subject's only writer, events on shared subjects, and results published once.
 
-Each publish of a journal names the last sequence it expects on the subject. Whoever publishes in between makes that
-wrong, and the server refuses what comes later: that is the fence. A repeated publish whose answer got lost is refused
-in the same way, so a refusal is settled by reading the subject's last message: these very bytes mean that it is stored.
+Each publish of a journal names the last sequence it expects on the subject. A publish of another writer in between
+makes that wrong, and the server refuses the journal's later ones: that is the fence. A repeated publish whose answer
+got lost is refused in the same way, so after a refusal the subject's last message is read: if it has the same bytes,
+the event is stored.
 
-On a stream that takes atomic batches (ADR-50 of NATS) what is posted waits a moment for what must be durable and goes
-with it: the first message has the expected sequence, the last one is answered. Where a batch is refused for another
-reason, its events go one by one.
+On a stream that takes atomic batches (ADR-50 of NATS) posted events wait a moment for an event that must be durable and
+are published with it: the first message has the expected sequence, the last one is answered. The events of a batch that
+is refused for another reason are published one by one.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ from swe_ai_fleet.adapters.jetstream.protocol import (
     StoredMessage,
     Unanswered,
     event_subject,
+    generation_and_ordinal,
     headers_of,
     outgoing,
-    place_of,
     result_subject,
 )
 from swe_ai_fleet.adapters.jetstream.reader import messages
@@ -51,14 +52,14 @@ from swe_ai_fleet.domain.json_values import json_object, mapping
 from swe_ai_fleet.ports import BlobStore
 
 _WAIT_SECONDS = 0.02
-"""How long what is posted waits for more: a step's events are milliseconds apart."""
+"""How long a posted event waits for more: the events of a step are milliseconds apart."""
 _BATCH_EVENTS, _BATCH_BYTES = 100, 1024 * 1024
 _log = structlog.get_logger(__name__)
 EXECUTION_HEADER = "Fleet-Execution-Id"
 
 
 class JetStreamJournal:
-    """A `Journal`. After any fault it is closed: nothing is written behind a gap."""
+    """A `Journal`. Any fault closes it, so that no event follows a gap."""
 
     def __init__(
         self,
@@ -93,7 +94,7 @@ class JetStreamJournal:
 
     def post(self, body: EventBody) -> Event:
         if self._fault is not None:
-            raise _again(self._fault)
+            raise _copied(self._fault)
         ordinal = self._ordinal + 1
         event = self._writer.event(body, ordinal=ordinal, at=datetime.now(UTC).isoformat())
         self._queue.append((event, to_json(event)))
@@ -111,7 +112,7 @@ class JetStreamJournal:
 
     async def flush(self) -> None:
         if self._fault is not None:
-            raise _again(self._fault)
+            raise _copied(self._fault)
         if self._durable < self._ordinal:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiters.append((self._ordinal, future))
@@ -119,14 +120,14 @@ class JetStreamJournal:
             await future
 
     async def close(self) -> None:
-        """Stop writing; what is not durable by now may never be."""
+        """Stop writing; events that are not durable by now may be lost."""
         self._break(Unavailable("the journal is closed"))
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
 
     def _begin(self) -> None:
-        """Store what is queued: the first of it at once, in this turn of the loop, where it goes alone."""
+        """Store the queued events; a single one is sent at once, in this turn of the loop."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -139,13 +140,13 @@ class JetStreamJournal:
         message = OutgoingMessage(payload, {**headers_of(event), EXPECTED_SEQUENCE: str(self._sequence)})
         self._sent = True
         try:
-            self._connection.ask(self._subject, [message], self._answered)
+            self._connection.ask(self._subject, [message], self._on_answer)
         except (Unanswered, FleetError):
             self._sent = False
             self._drain_from(0)
 
-    def _answered(self, answer: NatsMessage | Exception) -> None:
-        """Go on behind an event that is stored; one of which that is not certain is seen to by `_drain`."""
+    def _on_answer(self, answer: NatsMessage | Exception) -> None:
+        """Continue after a stored event; an event that may or may not be stored is left to `_drain`."""
         self._sent = False
         if self._fault is not None:
             return
@@ -159,7 +160,7 @@ class JetStreamJournal:
                 self._stored(1)
                 self._begin()
             else:
-                # The same will be said again, but for a server that was only busy: it may store this one yet.
+                # `_drain` gets the same refusal again; a server that was only busy may have stored the event.
                 self._drain_from(int(bool(fault) and ApiFault.from_json(fault).passing))
         else:
             self._drain_from(1)
@@ -168,7 +169,7 @@ class JetStreamJournal:
         self._task = asyncio.get_running_loop().create_task(self._drain(unanswered))
 
     def _stored(self, count: int) -> None:
-        """So many of the queued events are durable."""
+        """Take the first `count` events, now durable, off the queue."""
         for _ in range(count):
             self._queue.popleft()
         self._durable += count
@@ -179,10 +180,10 @@ class JetStreamJournal:
                 future.set_result(None)
 
     async def _drain(self, unanswered: int) -> None:
-        """Store all that is queued; the first of it was sent so many times without an answer."""
+        """Store all queued events; the first was sent `unanswered` times without an answer."""
         try:
             while self._queue:
-                self._stored(await self._store(self._next(), unanswered))
+                self._stored(await self._store(self._next_batch(), unanswered))
                 unanswered = 0
         except FleetError as fault:
             self._break(fault)
@@ -191,8 +192,8 @@ class JetStreamJournal:
             if self._queue:
                 self._break(Unavailable("the journal's writer stopped"))
 
-    def _next(self) -> Sequence[tuple[Event, bytes]]:
-        """What goes next: everything that waits, as far as it fits into a batch."""
+    def _next_batch(self) -> Sequence[tuple[Event, bytes]]:
+        """The queued events that fit into the next batch, at least one."""
         queued = list(islice(self._queue, _BATCH_EVENTS if self._connection.batches else 1))
         sizes = accumulate(min(len(payload), MAX_EVENT_BYTES) for _, payload in queued)
         return queued[: max(1, sum(size <= _BATCH_BYTES for size in sizes))]
@@ -205,10 +206,10 @@ class JetStreamJournal:
         while self._waiters:
             _, future = self._waiters.popleft()
             if not future.done():
-                future.set_exception(_again(self._fault))
+                future.set_exception(_copied(self._fault))
 
     async def _store(self, queued: Sequence[tuple[Event, bytes]], unanswered: int) -> int:
-        """Store the first of some events, at least one; how many."""
+        """Store the first of these events, at least one; returns how many."""
         messages = [await outgoing(event, payload, self._blobs) for event, payload in queued]
         backoff = Backoff.lasting(self._timeout)
         together = len(messages)
@@ -235,12 +236,12 @@ class JetStreamJournal:
                 return together
 
     async def _settle(self, messages: Sequence[OutgoingMessage], unanswered: int) -> int:
-        """How many of refused events stand after all, 0 to send them again. Raises the fence."""
+        """How many of the refused events are stored after all, 0 to send them again. Raises Fenced, AlreadyExists."""
         last = await last_message(self._connection, EVENTS, self._subject, timeout=self._timeout)
         sequence = last.sequence if last is not None else 0
         first_of_fresh = self._fresh and not self._owner
         if last is not None and (unanswered or not first_of_fresh):
-            # Of a batch it may be less than all: one copy on one server is no transaction when that is killed.
+            # A batch may be stored in part: with one replica it is no transaction when the server is killed.
             for count, message in enumerate(messages, start=1):
                 if message.payload == last.data:
                     self._sequence = sequence
@@ -251,8 +252,8 @@ class JetStreamJournal:
         if first_of_fresh:
             raise AlreadyExists(f"{self._subject} already has events")
         holder = last.headers.get(MESSAGE_ID, "") if last is not None else ""
-        if not self._owner and place_of(holder)[0] < self._writer.generation:
-            # The old owner got one more event in before this first one, which is what will fence it.
+        if not self._owner and generation_and_ordinal(holder)[0] < self._writer.generation:
+            # The old owner stored one more event before this first one, which will fence it.
             self._sequence = sequence
             return 0
         raise Fenced(f"{self._subject} was taken over by {holder or 'an unknown writer'}")
@@ -274,7 +275,7 @@ async def journal(
         last = await last_message(connection, EVENTS, subject, timeout=timeout)
         if last is not None:
             sequence = last.sequence
-            generation, _ = place_of(last.headers.get(MESSAGE_ID, ""))
+            generation, _ = generation_and_ordinal(last.headers.get(MESSAGE_ID, ""))
             if generation >= writer.generation:
                 raise Fenced(f"{subject} belongs to generation {generation}")
     opened = JetStreamJournal(connection, blobs, writer, fresh=fresh, timeout=timeout, sequence=sequence)
@@ -299,7 +300,7 @@ async def journal(
 async def tell(
     connection: Connection, blobs: BlobStore, writer: Writer, body: EventBody, *, timeout: float
 ) -> StoredEvent:
-    """Append one event to a subject that many may write, behind whatever stands there.
+    """Append one event to a subject with several writers, after its last event.
 
     Raises:
         ResourceExhausted: There is no room.
@@ -313,7 +314,7 @@ async def tell(
         last = await last_message(connection, EVENTS, subject, timeout=timeout)
         if last is not None and last.data in sent:
             return StoredEvent(sequence=last.sequence, event=sent[last.data])
-        _, ordinal = place_of(last.headers.get(MESSAGE_ID, "")) if last is not None else (0, 0)
+        _, ordinal = generation_and_ordinal(last.headers.get(MESSAGE_ID, "")) if last is not None else (0, 0)
         event = writer.event(body, ordinal=ordinal + 1, at=at)
         payload, headers = await outgoing(event, to_json(event), blobs)
         headers[EXPECTED_SEQUENCE] = str(last.sequence if last else 0)
@@ -326,7 +327,7 @@ async def tell(
             return StoredEvent(sequence=ack.sequence, event=event)
 
 
-def _again(fault: FleetError) -> FleetError:
+def _copied(fault: FleetError) -> FleetError:
     return type(fault)(fault.message, field=fault.field, hint=fault.hint)
 
 
@@ -341,9 +342,10 @@ async def publish_result(
     stamp: Mapping[str, str],
     timeout: float,
 ) -> bool:
-    """Publish a result once; False when it stands there already. Raises ResourceExhausted, Unavailable.
+    """Publish a result once; False when it is already published. Raises ResourceExhausted, Unavailable.
 
-    An orchestrator publishes what a host has: of the default tenant's results subjects could be another tenant's.
+    An orchestrator publishes a host's result: a permission for the default tenant's result subjects would include
+    other tenants'.
     """
     if connection.is_host:
         content = base64.b64encode(payload).decode()
@@ -356,7 +358,7 @@ async def publish_result(
     while True:
         last = await last_message(connection, RESULTS, subject, timeout=timeout)
         if last is not None and await _has_result(connection, last, execution_id, timeout=timeout):
-            # After a publish whose answer got lost, what stands there is what this call published.
+            # After a publish without an answer, the stored result is this call's own.
             return unanswered > 0
         headers[EXPECTED_SEQUENCE] = str(last.sequence if last is not None else 0)
         try:
@@ -369,7 +371,7 @@ async def publish_result(
 
 
 async def _has_result(connection: Connection, last: StoredMessage, execution_id: str, *, timeout: float) -> bool:
-    """Whether the result of an execution stands where `last` is the newest: a later attempt may stand behind it."""
+    """Whether an execution's result is on the subject of `last`, its newest message, which may be a later attempt's."""
     if last.headers.get(EXECUTION_HEADER) == execution_id:
         return True
     async with aclosing(messages(connection, RESULTS, last.subject, follow=False, timeout=timeout)) as stored:

@@ -1,8 +1,8 @@
-"""Live text of models on plain NATS: delivered to current listeners, stored nowhere.
+"""Live text of models on plain NATS: delivered to current watchers, stored nowhere.
 
-A watcher says every few seconds on `agent.live.want.<tenant>.<execution>` that it listens, and hears
-`agent.live.text.<tenant>.<execution>.<agent>`. Hosts publish only for executions that a watcher named lately, so that
-an unwatched fleet pays nothing.
+A watcher announces itself every few seconds on `agent.live.want.<tenant>.<execution>`, and subscribes to
+`agent.live.text.<tenant>.<execution>.<agent>`. Hosts publish only for recently announced executions, so that an
+unwatched fleet pays nothing.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _MOST_CHARS = 32_768
 
 
 class LiveTexts:
-    """Publishes text deltas of executions that are watched. Made by `live_texts`.
+    """Publishes text deltas of watched executions. Made by `live_texts`.
 
-    Watchers are heard tenant by tenant, from the first question about one on: no host of agents may hear all of them.
+    It subscribes to the watchers of a tenant at the tenant's first `is_followed`: agent hosts may not subscribe to all.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -42,41 +42,41 @@ class LiveTexts:
         self._wanted: dict[str, float] = {}
         self._listening: dict[str, asyncio.Task[None]] = {}
         self._waiting: dict[str, list[TextDelta]] = {}
-        self._news = asyncio.Event()
+        self._queued = asyncio.Event()
 
     def is_followed(self, tenant: str, execution_id: str) -> bool:
         if tenant not in self._listening:
             wants = live_want_subject(token(tenant), "*")
-            self._listening[tenant] = asyncio.create_task(listen(self._connection, wants, self._hear_want))
+            self._listening[tenant] = asyncio.create_task(listen(self._connection, wants, self._on_want))
         until = self._wanted.get(live_want_subject(token(tenant), token(execution_id)), 0.0)
         return until > time.monotonic()
 
     def say(self, tenant: str, execution_id: str, delta: TextDelta) -> None:
-        """Queue a piece of text; where listeners can't keep up, pieces are dropped."""
+        """Queue a piece of text; it is dropped when the queue is full."""
         if sum(map(len, self._waiting.values())) < _MOST_WAITING:
             subject = live_text_subject(tenant, execution_id, delta.agent_id)
             self._waiting.setdefault(subject, []).append(delta)
-            self._news.set()
+            self._queued.set()
 
     async def flush(self) -> None:
-        """Send what is queued, again and again."""
+        """Send queued texts until cancelled."""
         while True:
-            await self._news.wait()
-            self._news.clear()
+            await self._queued.wait()
+            self._queued.clear()
             waiting, self._waiting = self._waiting, {}
             for subject, deltas in waiting.items():
                 for delta in _joined(deltas):
-                    with suppress(Unanswered):  # later it is not live any more
+                    with suppress(Unanswered):  # not repeated: it would no longer be live
                         await self._connection.send(subject, to_json(delta))
             await asyncio.sleep(FLUSH_SECONDS)
 
     async def close(self) -> None:
-        """Hear nothing more."""
+        """End all subscriptions."""
         for task in self._listening.values():
             task.cancel()
         await asyncio.gather(*self._listening.values(), return_exceptions=True)
 
-    def _hear_want(self, message: NatsMessage) -> None:
+    def _on_want(self, message: NatsMessage) -> None:
         now = time.monotonic()
         self._wanted = {subject: until for subject, until in self._wanted.items() if until > now}
         self._wanted[message.subject] = now + WANTED_FOR_SECONDS
@@ -84,7 +84,7 @@ class LiveTexts:
 
 @asynccontextmanager
 async def live_texts(connection: Connection) -> AsyncGenerator[LiveTexts]:
-    """A publisher of live text for as long as the context lasts."""
+    """A publisher of live text until the context ends."""
     live = LiveTexts(connection)
     sending = asyncio.create_task(live.flush())
     try:
@@ -95,33 +95,33 @@ async def live_texts(connection: Connection) -> AsyncGenerator[LiveTexts]:
 
 
 async def watch_live(connection: Connection, tenant: str, execution_id: str) -> AsyncGenerator[TextDelta]:
-    """What the models of an execution say from now on, without an end; gaps are possible."""
+    """The text of an execution's models from now on, without an end; gaps are possible."""
     texts: asyncio.Queue[bytes] = asyncio.Queue(maxsize=_MOST_WAITING)
 
-    def hear(message: NatsMessage) -> None:
+    def deliver(message: NatsMessage) -> None:
         if not texts.full():
             texts.put_nowait(message.data)
 
-    asking = asyncio.create_task(_ask(connection, live_want_subject(token(tenant), token(execution_id))))
-    hearing = asyncio.create_task(listen(connection, live_text_subject(tenant, execution_id, "*"), hear))
+    announcing = asyncio.create_task(_announce(connection, live_want_subject(token(tenant), token(execution_id))))
+    listening = asyncio.create_task(listen(connection, live_text_subject(tenant, execution_id, "*"), deliver))
     try:
         while True:
             yield from_json(TextDelta, await texts.get())
     finally:
-        asking.cancel()
-        hearing.cancel()
-        await asyncio.gather(asking, hearing, return_exceptions=True)
+        announcing.cancel()
+        listening.cancel()
+        await asyncio.gather(announcing, listening, return_exceptions=True)
 
 
-async def _ask(connection: Connection, subject: str) -> None:
+async def _announce(connection: Connection, subject: str) -> None:
     while True:
-        with suppress(Unanswered):  # the next one goes through
+        with suppress(Unanswered):  # repeated in a moment
             await connection.send(subject, b"")
         await asyncio.sleep(WANT_SECONDS)
 
 
 def _joined(deltas: list[TextDelta]) -> list[TextDelta]:
-    """Neighbouring pieces of one reply as one."""
+    """Joins adjacent pieces of the same reply."""
     joined: list[TextDelta] = []
     for delta in deltas:
         last = joined[-1] if joined else None

@@ -1,6 +1,6 @@
-"""The client library's connection: how it logs in, how it is protected, and messages handed over where they are read.
+"""The client library's connection: its login, its TLS, and messages delivered as soon as they are read.
 
-That is without a queue and a task for each subscription.
+The library itself would use a queue and a task for each subscription.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _REFUSALS = ("authorization", "authentication", "unexpected eof")
 class NatsCredentials:
     """How to log in: a token, a user with a password, the path of an nkey seed; empty for none.
 
-    `host` is the login of a host of agents (`<id>.<secret>`), which may do what is its own alone. A login that stands
-    in the address goes before a token.
+    `host` is the login of an agent host (`<id>.<secret>`), limited to its tenant's subjects. A login in the address
+    takes precedence over a token.
 
-    With `ca`, the PEM file of the authority behind the server's certificate, or a `cert` and its `key` to show, nothing
-    is said to a server without TLS. Files are read at every connection, so that they may change.
+    With `ca`, the PEM file of the authority behind the server's certificate, or with a client `cert` and its `key`, a
+    server without TLS is refused. Files are read at every connection, so that they may change.
     """
 
     token: str = field(default="", repr=False)
@@ -47,11 +47,11 @@ class NatsCredentials:
 
     @property
     def protected(self) -> bool:
-        """Whether they ask for TLS."""
+        """Whether they require TLS."""
         return bool(self.ca or self.cert)
 
     def inbox(self) -> str:
-        """Where answers go: for an nkey and a host a place of its own, which others cannot listen to.
+        """The subject prefix of answers: for an nkey or a host its own, which others cannot subscribe to.
 
         Raises PreconditionFailed where the seed cannot be read.
         """
@@ -60,7 +60,7 @@ class NatsCredentials:
         return f"{INBOX}.{_public_key(self.nkey)}" if self.nkey else INBOX
 
     def context(self) -> ssl.SSLContext | None:
-        """What TLS is spoken with; None: the client library's own, where the server asks for it.
+        """The TLS context; None: the client library's default, used where the server requires TLS.
 
         Raises PreconditionFailed for files that cannot be used.
         """
@@ -91,7 +91,7 @@ def without_logins(urls: Sequence[str]) -> str:
 
 
 def host_inbox(host_id: str) -> str:
-    """Where the answers to a host of agents go."""
+    """The subject prefix of answers to an agent host."""
     return f"{INBOX}.{host_id}"
 
 
@@ -116,14 +116,14 @@ def _public_key(path: str) -> str:
 
 
 class NatsClient(Client):
-    """A client that says nothing to a server without TLS where it is to speak TLS.
+    """A client that refuses a server without TLS where TLS is required.
 
-    The client library takes the server's word for it, and with that the word of whoever stands in between.
+    The client library believes a server that says it has no TLS, and so believes a man in the middle.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self._heard: dict[Subscription | None, Callable[[NatsMessage], None]] = {}
+        self._deliveries: dict[Subscription | None, Callable[[NatsMessage], None]] = {}
 
     async def open(
         self,
@@ -136,7 +136,7 @@ class NatsClient(Client):
         report: Callable[[Exception], Awaitable[None]],
         closed: Callable[[], Awaitable[None]],
     ) -> str:
-        """Connect and log in; the inbox below which `answer` hears what comes.
+        """Connect and log in; returns the inbox below which messages go to `answer`.
 
         Raises Unavailable where no server answers, PreconditionFailed where one refuses or is not trusted.
         """
@@ -148,7 +148,7 @@ class NatsClient(Client):
                     allow_reconnect=False,
                     max_reconnect_attempts=1,
                     reconnect_time_wait=cast("int", 0.1),
-                    # Until a server asks the orchestrators about a login in vain it takes three seconds.
+                    # A server that asks the orchestrators about a login waits three seconds for them.
                     connect_timeout=cast("int", seconds),
                     ping_interval=10,
                     pending_size=0,  # no buffer for a lost connection, and no forced flush, which swallows cancellation
@@ -163,13 +163,13 @@ class NatsClient(Client):
                     tls=login.context(),
                 )
                 inbox = self.new_inbox()
-                await self.hear(f"{inbox}.*", answer)
-                # The library takes a ping of a server that is still deciding for its consent.
+                await self.subscribe_directly(f"{inbox}.*", answer)
+                # The library takes a ping from a server that is still deciding for a successful login.
                 await self.flush()
             if self.is_closed:
                 raise nats.errors.ConnectionClosedError
         except (nats.errors.Error, OSError) as error:
-            # After a handshake that failed the client library would wait for an end that never comes.
+            # After a failed handshake the client library would wait for ever to be closed.
             with suppress(TimeoutError):
                 async with asyncio.timeout(LAST_SECONDS):
                     await self.close()
@@ -191,14 +191,16 @@ class NatsClient(Client):
             ) from error
         return inbox
 
-    async def hear(self, subject: str, deliver: Callable[[NatsMessage], None], queue: str = "") -> Subscription:
+    async def subscribe_directly(
+        self, subject: str, deliver: Callable[[NatsMessage], None], queue: str = ""
+    ) -> Subscription:
         """Deliver messages of a subject as they are read."""
         subscription = await self.subscribe(subject, queue)
-        self._heard[subscription] = deliver
+        self._deliveries[subscription] = deliver
         return subscription
 
     def write(self, subject: str, head: bytes, payload: bytes, *, reply: str = "") -> None:
-        """Send a message at once, behind what waits for the client library's own task, which is two turns late."""
+        """Send a message at once, after those queued for the client library's own task (two turns late)."""
         sizes = f"{len(head)} {len(head) + len(payload)}" if head else f"{len(payload)}"
         command = f"{'H' if head else ''}PUB {subject} {reply} {sizes}\r\n".encode()
         assert self._transport is not None
@@ -206,22 +208,22 @@ class NatsClient(Client):
         self._transport.write(b"".join((*waiting, command, head, payload, b"\r\n")))
 
     async def drained(self) -> None:
-        """Wait while the connection has more to send than it should; a broken one is told where it is read."""
+        """Wait while the send buffer is over its limit; the reading side reports a broken connection."""
         if self._transport is not None:
             with suppress(OSError):
                 await self._transport.drain()
 
-    async def forget(self, subscription: Subscription) -> None:
+    async def unsubscribe(self, subscription: Subscription) -> None:
         """End a subscription."""
-        self._heard.pop(subscription, None)
+        self._deliveries.pop(subscription, None)
         await subscription.unsubscribe()
 
     async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
-        if (deliver := self._heard.get(self._subs.get(sid))) is not None:
+        if (deliver := self._deliveries.get(self._subs.get(sid))) is not None:
             headers_found = read_headers(headers) if headers else {}
             try:
                 deliver(NatsMessage(subject=subject.decode(), reply=reply.decode(), data=data, headers=headers_found))
-            except Exception as error:  # noqa: BLE001 - the edge: a fault of one who hears is not the connection's
+            except Exception as error:  # noqa: BLE001 - the edge: a subscriber's fault must not end the connection
                 await self._error_cb(error)
 
     def _connect_command(self) -> bytes:

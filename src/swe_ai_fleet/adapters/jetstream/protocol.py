@@ -1,14 +1,14 @@
-"""What goes over NATS: subjects and streams by name, messages, events in them, faults, and waits between tries.
+"""The protocol over NATS: names of subjects and streams, messages, events in messages, faults, and backoff.
 
 A token made from an id is percent-encoded, the dot included: `a.b` becomes `a%2Eb`, so that an id is always one token.
 
 A message of an event carries one `Event` as JSON (UTF-8), its `Nats-Msg-Id` header `<tenant>/` and the event's id (the
-server looks for duplicates in the whole stream, so the header must tell tenants apart):
+server looks for duplicates in the whole stream, so the header must distinguish tenants):
 
     {"id": "<execution>/<agent>/<generation>/<ordinal>", "tenant": ..., "execution_id": ..., "task_id": ...,
      "agent_id": ..., "at": ..., "body": {"type": "...", ...}}
 
-Where that is more than 256 KiB, the JSON of `body` is a blob of its own and the message names it instead:
+For an event of more than 256 KiB, the JSON of `body` is stored as a blob and the message refers to it instead:
 
     {"id": ..., ..., "at": ..., "body_ref": {"name": "<tenant>/<execution>/<sha256>", "digest": "<sha256>",
      "size": <bytes>, "media_type": "application/json"}}
@@ -61,6 +61,7 @@ STREAM_SUBJECTS = {
 }
 ASKED = "agent.ask.*.*.*"
 ALL_HEADS = (f"agent.events.*.*.{EXECUTION_SUBJECT}", f"agent.events.*.*.{CONTROL_SUBJECT}")
+NANOSECONDS = 1_000_000_000
 FIRST_SECONDS = 0.05
 LAST_SECONDS = 2.0
 _WRONG_LAST_SEQUENCE = (10071, 10164)
@@ -71,7 +72,7 @@ _NOT_ENABLED = (10039, 10076)
 MAX_EVENT_BYTES = 256 * 1024
 MESSAGE_ID = "Nats-Msg-Id"
 EXPECTED_SEQUENCE = "Nats-Expected-Last-Subject-Sequence"
-_BATCH, _PLACE, _COMMIT = "Nats-Batch-Id", "Nats-Batch-Sequence", "Nats-Batch-Commit"
+_BATCH, _BATCH_SEQUENCE, _COMMIT = "Nats-Batch-Id", "Nats-Batch-Sequence", "Nats-Batch-Commit"
 _REFERENCE = b'"body_ref"'
 _MEDIA_TYPE = "application/json"
 _ONE_LINE = str.maketrans("\r\n", "  ")
@@ -85,33 +86,33 @@ def token(text: str) -> str:
 
 
 def event_subject(tenant: str, execution_id: str, agent_id: str) -> str:
-    """Where one writer's events go; `_` as agent id is the execution itself."""
+    """The subject of one writer's events; `_` as agent id is the execution itself."""
     return f"agent.events.{token(tenant)}.{token(execution_id)}.{token(agent_id)}"
 
 
 def execution_filter(tenant: str, execution_id: str) -> str:
-    """Everything that one execution and its agents say."""
+    """A filter for the events of an execution and all its agents."""
     return f"agent.events.{token(tenant)}.{token(execution_id)}.*"
 
 
 def live_text_subject(tenant: str, execution_id: str, agent_id: str) -> str:
-    """Where an agent's model is heard while it speaks; `*` as agent id is all of them."""
+    """The subject of the live text of an agent's model; `*` as agent id matches all agents."""
     agent = agent_id if agent_id == "*" else token(agent_id)
     return f"agent.live.text.{token(tenant)}.{token(execution_id)}.{agent}"
 
 
 def live_want_subject(tenant: str, execution_id: str) -> str:
-    """Where somebody says that they listen to an execution; both are tokens already."""
+    """The subject on which watchers of an execution announce themselves; the arguments are tokens already."""
     return f"agent.live.want.{tenant}.{execution_id}"
 
 
 def results_of(tenant: str) -> str:
-    """What the subjects of a tenant's results begin with. No task id begins as the name of a tenant does here."""
+    """The subject prefix of a tenant's results. No task id begins with `_`, which marks a tenant."""
     return "agent.results" if tenant == DEFAULT_TENANT else f"agent.results._{token(tenant)}"
 
 
 def result_subject(tenant: str, task_id: str, agent_id: str = "") -> str:
-    """Where a result goes. The default tenant uses the short name, others have theirs before the task."""
+    """The subject of a result. Other tenants than the default one are named before the task."""
     tokens = [results_of(tenant)]
     tokens.append(token(task_id))
     if agent_id and agent_id != EXECUTION_SUBJECT:
@@ -120,32 +121,32 @@ def result_subject(tenant: str, task_id: str, agent_id: str = "") -> str:
 
 
 def job_subject(tenant: str, priority: str) -> str:
-    """Where jobs of a tenant wait for a container; `*` as tenant is all of them."""
+    """The subject of a tenant's jobs that wait for a container; `*` as tenant matches all."""
     return f"agent.jobs.{tenant if tenant == '*' else token(tenant)}.{token(priority)}"
 
 
 def ask_subject(what: str, tenant: str, execution_id: str) -> str:
-    """Where a host of agents asks the orchestrators for something of an execution."""
+    """The subject of an agent host's requests to the orchestrators about an execution."""
     return f"agent.ask.{what}.{token(tenant)}.{token(execution_id)}"
 
 
 def chunk_prefix(tenant: str) -> str:
-    """What the ids of a tenant's chunks in the object store begin with, so that their subjects tell tenants apart."""
+    """The prefix of the ids of a tenant's chunks in the object store, so that their subjects name the tenant."""
     return f"{token(tenant)}."
 
 
 def dead_letter_subject(consumer: str) -> str:
-    """Where a consumer puts what it could not handle."""
+    """The subject of the messages that a consumer could not handle."""
     return f"agent.dlq.{token(consumer)}"
 
 
 def change_subject(tenant: str, story_id: str) -> str:
-    """Where the changes of a story go, each a version of it."""
+    """The subject of a story's changes, one for each version."""
     return f"context.changes.{token(tenant)}.{token(story_id)}"
 
 
 def work_subject(tenant: str, execution_id: str) -> str:
-    """Where the one record of what an execution did goes."""
+    """The subject of the one record of an execution's work."""
     return f"context.work.{token(tenant)}.{token(execution_id)}"
 
 
@@ -165,7 +166,7 @@ class Backoff:
         return None if self._deadline is None else max(0.0, self._deadline - asyncio.get_running_loop().time())
 
     async def wait(self, reason: object) -> None:
-        """Wait before another try. Raises Unavailable with the reason once the time is up."""
+        """Wait before the next attempt. Raises Unavailable with the reason once the time is up."""
         remaining = self.remaining
         if remaining is not None and remaining <= 0:
             raise Unavailable(f"NATS does not answer: {reason}", hint="is the server running and reachable?")
@@ -175,11 +176,11 @@ class Backoff:
 
 
 class Unanswered(Exception):
-    """A request got no answer; whether it was carried out is unknown."""
+    """A request got no answer; whether the server processed it is unknown."""
 
 
 class Forbidden(PreconditionFailed):
-    """The server does not let this user send to a subject; no repetition changes that."""
+    """This user has no permission to publish to a subject; repeating does not help."""
 
 
 class ApiFault(Exception):
@@ -202,7 +203,7 @@ class ApiFault(Exception):
 
     @property
     def no_batches(self) -> bool:
-        """The stream takes no atomic batches, or none with what ours need."""
+        """The stream takes no atomic batches, or not with our headers."""
         return self.error_code in _NO_BATCHES
 
     @property
@@ -212,7 +213,7 @@ class ApiFault(Exception):
 
     @property
     def passing(self) -> bool:
-        """It may be over on the next try (no leader at the moment, a server that starts or stops)."""
+        """The next attempt may succeed (no leader at the moment, a server that starts or stops)."""
         return self.code == 503 and not self.full and not self.conflict and self.error_code not in _NOT_ENABLED
 
     def as_fleet_error(self) -> FleetError:
@@ -232,9 +233,9 @@ class ApiFault(Exception):
 
 
 class PublishRefused(Exception):
-    """Another message stands where a publish expected one, or a batch is not taken.
+    """A publish found another last sequence than it expects, or its batch was refused.
 
-    `unanswered` is how often it had been sent before.
+    `unanswered` is how often it had been sent without an answer before.
     """
 
     def __init__(self, fault: ApiFault, unanswered: int) -> None:
@@ -245,7 +246,7 @@ class PublishRefused(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NatsMessage:
-    """A message as it came in; `status` is the server's own code (`408`), empty for content."""
+    """A received message; `status` is a code of the server (`408`), empty for content."""
 
     subject: str
     reply: str
@@ -258,7 +259,7 @@ class NatsMessage:
 
 
 class OutgoingMessage(NamedTuple):
-    """A message that is to be sent."""
+    """A message to send."""
 
     payload: bytes
     headers: dict[str, str]
@@ -266,7 +267,7 @@ class OutgoingMessage(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ack:
-    """What the server said to a stored message; `unanswered` is how often it had been sent without an answer before."""
+    """The server's acknowledgement; `unanswered` is how often the message had been sent without an answer before."""
 
     sequence: int
     duplicate: bool
@@ -275,7 +276,7 @@ class Ack:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredMessage:
-    """A message of a stream; `at` is when it was stored, in seconds since 1970 (0: not told)."""
+    """A message of a stream; `at` is when it was stored, in seconds since 1970 (0: unknown)."""
 
     sequence: int
     subject: str
@@ -296,7 +297,7 @@ def from_api(answer: dict[str, Any]) -> StoredMessage:
 
 
 def read_headers(raw: bytes | bytearray) -> dict[str, str]:
-    """The headers of a message as they came, the server's own code and its words as `Status` and `Description`."""
+    """The headers of a received message; the server's status line becomes `Status` and `Description`."""
     first, *lines = raw.decode("utf-8", "replace").split("\r\n")
     headers: dict[str, str] = {}
     if status := first[len("NATS/1.0 ") :]:
@@ -312,15 +313,15 @@ def as_batch(messages: Sequence[OutgoingMessage]) -> list[OutgoingMessage]:
     """Messages with the headers that make them one atomic batch: all of them are stored with the last one, or none."""
     batch = secrets.token_hex(8)
     marked = [
-        OutgoingMessage(message.payload, {**message.headers, _BATCH: batch, _PLACE: str(place)})
-        for place, message in enumerate(messages, start=1)
+        OutgoingMessage(message.payload, {**message.headers, _BATCH: batch, _BATCH_SEQUENCE: str(number)})
+        for number, message in enumerate(messages, start=1)
     ]
     marked[-1].headers[_COMMIT] = "1"
     return marked
 
 
 def head_of(message: OutgoingMessage) -> bytes:
-    """What stands before the payload of a message; values of several lines come as one."""
+    """The header block of a message, empty without headers; line breaks in values become spaces."""
     if not message.headers:
         return b""
     lines = [f"{name}: {value.translate(_ONE_LINE)}\r\n" for name, value in message.headers.items()]
@@ -328,7 +329,7 @@ def head_of(message: OutgoingMessage) -> bytes:
 
 
 async def outgoing(event: Event, payload: bytes, blobs: BlobStore) -> OutgoingMessage:
-    """The message for an event and its JSON; where that is too large, its body is put into the blob store first."""
+    """The message for an event and its JSON; the body of a too large one is put into the blob store first."""
     if len(payload) > MAX_EVENT_BYTES:
         ref = await blobs.put(event.tenant, event.execution_id, to_json(event.body), _MEDIA_TYPE)
         document = {
@@ -350,8 +351,8 @@ def headers_of(event: Event) -> dict[str, str]:
 
 
 async def event_of(data: bytes, blobs: BlobStore) -> Event:
-    """The event in a message, its body fetched where it lies elsewhere. Raises NotFound, ValueError."""
-    # The name can also be a key deeper down, so finding it only makes a look worth while.
+    """The event in a message, its body fetched if it is a blob. Raises NotFound, ValueError."""
+    # The name can also be a key deeper down, so its presence only makes parsing worth while.
     if _REFERENCE in data:
         envelope: dict[str, Any] = json.loads(data)
         reference = envelope.pop("body_ref", None)
@@ -361,8 +362,8 @@ async def event_of(data: bytes, blobs: BlobStore) -> Event:
     return from_json(Event, data)
 
 
-def place_of(message_id: str) -> tuple[int, int]:
-    """(generation, ordinal) of the event with a message id; (0, 0) for something that is not one."""
+def generation_and_ordinal(message_id: str) -> tuple[int, int]:
+    """(generation, ordinal) of the event with a message id; (0, 0) for text that is no such id."""
     parts = message_id.rsplit("/", 2)
     if len(parts) == 3 and parts[1].isdigit() and parts[2].isdigit():
         return int(parts[1]), int(parts[2])

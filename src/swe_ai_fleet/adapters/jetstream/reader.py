@@ -1,8 +1,8 @@
 """Reading a stream in order, over lost connections and restarted servers.
 
-A short-lived pull consumer that needs no acknowledgements serves one reader. It holds the messages back until they
-are asked for, so that a slow reader loses none. Whatever goes wrong with it (a gap, silence, a restarted server),
-a new one goes on behind the last message seen.
+A short-lived pull consumer that needs no acknowledgements serves one reader. Messages wait on the server until they
+are pulled, so that a slow reader loses none. After any fault of the consumer (a gap, silence, a restarted server) a new
+one continues after the last message received.
 """
 
 from __future__ import annotations
@@ -19,10 +19,16 @@ import structlog
 from nats.aio.subscription import Subscription
 
 from swe_ai_fleet.adapters.jetstream.connection import Connection
-from swe_ai_fleet.adapters.jetstream.protocol import ApiFault, Backoff, NatsMessage, StoredMessage, Unanswered
+from swe_ai_fleet.adapters.jetstream.protocol import (
+    NANOSECONDS,
+    ApiFault,
+    Backoff,
+    NatsMessage,
+    StoredMessage,
+    Unanswered,
+)
 from swe_ai_fleet.adapters.jetstream.streams import last_message
 
-NANOSECONDS = 1_000_000_000
 _BATCH = 128
 _EXPIRES_SECONDS = 30
 _HEARTBEAT_SECONDS = 5
@@ -34,12 +40,12 @@ _log = structlog.get_logger(__name__)
 
 
 class ConsumerBroken(Exception):
-    """This consumer is of no more use."""
+    """This consumer has to be replaced."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryPosition:
-    """Where a delivered message stands, as its reply subject says."""
+    """The position of a delivered message in its stream and its consumer, read from its reply subject."""
 
     deliveries: int
     stream: int
@@ -56,7 +62,7 @@ class DeliveryPosition:
 
 
 async def make_consumer(connection: Connection, stream: str, config: Mapping[str, object]) -> dict[str, Any]:
-    """Make a consumer or bring it up to a configuration, asked for once. Raises Unanswered, ApiFault."""
+    """Create or update a consumer, with one request. Raises Unanswered, ApiFault."""
     body = json.dumps({"stream_name": stream, "config": config}).encode()
     answer = await connection.request(f"$JS.API.CONSUMER.CREATE.{stream}.{config['name']}", body)
     info = cast("dict[str, Any]", json.loads(answer.data))
@@ -66,7 +72,7 @@ async def make_consumer(connection: Connection, stream: str, config: Mapping[str
 
 
 async def pull(connection: Connection, stream: str, consumer: str, batch: int, inbox: str) -> None:
-    """Ask for messages of a consumer; what is said in between shows that the server still answers."""
+    """Request messages from a consumer; heartbeats in between show that the server still answers."""
     request = {
         "batch": batch,
         "expires": _EXPIRES_SECONDS * NANOSECONDS,
@@ -76,15 +82,15 @@ async def pull(connection: Connection, stream: str, consumer: str, batch: int, i
     await connection.send(subject, json.dumps(request).encode(), reply=inbox)
 
 
-async def next_message(arrived: asyncio.Queue[NatsMessage | None]) -> NatsMessage | None:
+async def next_message(received: asyncio.Queue[NatsMessage | None]) -> NatsMessage | None:
     """The next message that was pulled, None for the end of a pull. Raises ConsumerBroken."""
     while True:
         try:
-            if arrived.empty():
+            if received.empty():
                 async with asyncio.timeout(2 * _HEARTBEAT_SECONDS):
-                    message = await arrived.get()
+                    message = await received.get()
             else:
-                message = arrived.get_nowait()
+                message = received.get_nowait()
         except TimeoutError:
             raise ConsumerBroken("no message and no heartbeat") from None
         if message is None:
@@ -100,26 +106,26 @@ async def next_message(arrived: asyncio.Queue[NatsMessage | None]) -> NatsMessag
 async def messages(
     connection: Connection,
     stream: str,
-    *wanted: str,
+    *subjects: str,
     start: int = 1,
     follow: bool,
     timeout: float,
     headers_only: bool = False,
 ) -> AsyncGenerator[StoredMessage | None, None]:
-    """Messages of some subjects (wildcards allowed) from a sequence number on, oldest first.
+    """Messages on these subjects (wildcards allowed) from a sequence on, oldest first.
 
     None is yielded once, when everything stored at the time of the call has been; without `follow` that is the end.
-    With it, reading goes on until the generator is closed, however long the server is away.
+    With it, reading continues until the generator is closed, however long the server is away.
 
     Args:
-        headers_only: Leave content out; the header `Nats-Msg-Size` says how much there is.
+        headers_only: Leave the content out; the header `Nats-Msg-Size` has its size.
         timeout: Seconds to wait for a server that does not answer; once following, there is no such limit.
 
     Raises:
         NotFound: The stream does not exist.
         Unavailable: The server did not answer in time.
     """
-    until = max([await _newest(connection, stream, subject, timeout=timeout) for subject in wanted])
+    until = max([await newest_sequence(connection, stream, subject, timeout=timeout) for subject in subjects])
     position = max(start, 1)
     caught_up = until < position
     if caught_up:
@@ -128,36 +134,33 @@ async def messages(
             return
     backoff: Backoff | None = Backoff.lasting(timeout)
     while True:
-        consumer = _Consumer(connection, stream, wanted, position, headers_only=headers_only)
+        consumer = _Consumer(connection, stream, subjects, position, headers_only=headers_only)
         try:
             async for message, pending in consumer.messages():
                 backoff = None
                 if message is not None:
                     position = message.sequence + 1
                     yield message
-                # The message that was the newest may be gone by now; then nothing pending says the same.
+                # The message that was the newest may be gone by now; then the consumer has nothing pending.
                 if not caught_up and (position > until or pending == 0):
                     caught_up = True
                     yield None
                     if not follow:
                         return
-        except (ConsumerBroken, Unanswered) as reason:
-            _log.debug("nats.consumer_replaced", stream=stream, subjects=wanted, reason=str(reason))
-            backoff = backoff or Backoff.lasting(None if follow else timeout)
-            await backoff.wait(reason)
-        except ApiFault as fault:
-            if not fault.passing:
+        except (ConsumerBroken, Unanswered, ApiFault) as fault:
+            if isinstance(fault, ApiFault) and not fault.passing:
                 raise fault.as_fleet_error() from fault
+            _log.debug("nats.consumer_replaced", stream=stream, subjects=subjects, reason=str(fault))
             backoff = backoff or Backoff.lasting(None if follow else timeout)
             await backoff.wait(fault)
         finally:
             await consumer.close()
 
 
-async def _newest(connection: Connection, stream: str, subject: str, *, timeout: float) -> int:
-    """The sequence number of the newest message on a subject, or a later one; 0: there is none."""
+async def newest_sequence(connection: Connection, stream: str, subject: str, *, timeout: float) -> int:
+    """The sequence of the newest message on a subject, or a later one; 0 without any. Raises Unavailable."""
     if subject == ">":
-        # Asked for the last one of all, the server looks at the last number alone, whose message may have been erased.
+        # The last message by subject fails here if it was erased: the server only looks at the last sequence.
         info = await connection.api(f"STREAM.INFO.{stream}", {}, timeout=timeout)
         return int(info["state"]["last_seq"]) if info["state"]["messages"] else 0
     last = await last_message(connection, stream, subject, timeout=timeout)
@@ -171,42 +174,42 @@ class _Consumer:
         self._connection = connection
         self._stream = stream
         self._name = f"read-{secrets.token_hex(8)}"
-        self._wanted = subjects
+        self._subjects = subjects
         self._start = start
         self._headers_only = headers_only
         self._inbox = connection.inbox()
-        self._arrived: asyncio.Queue[NatsMessage | None] = asyncio.Queue()
+        self._received: asyncio.Queue[NatsMessage | None] = asyncio.Queue()
         self._subscription: Subscription | None = None
         self._created = False
 
     async def messages(self) -> AsyncIterator[tuple[StoredMessage | None, int]]:
-        """Messages and how many more are stored behind each; first of all that number alone."""
+        """Messages, each with the number of those still pending; first (None, that number)."""
         yield None, await self._create()
-        expected, wanted = 1, 0
+        expected, requested = 1, 0
         while True:
-            if not wanted:
+            if not requested:
                 await pull(self._connection, self._stream, self._name, _BATCH, self._inbox)
-                wanted = _BATCH
-            message = await next_message(self._arrived)
+                requested = _BATCH
+            message = await next_message(self._received)
             if message is None:
-                wanted = 0
+                requested = 0
                 continue
-            place = DeliveryPosition.of(message.reply)
-            if place.consumer != expected:
+            position = DeliveryPosition.of(message.reply)
+            if position.consumer != expected:
                 raise ConsumerBroken(f"message {expected} of the consumer is missing")
             expected += 1
-            wanted -= 1
+            requested -= 1
             stored = StoredMessage(
-                sequence=place.stream,
+                sequence=position.stream,
                 subject=message.subject,
                 data=message.data,
                 headers=message.headers,
-                at=place.at,
+                at=position.at,
             )
-            yield stored, place.pending
+            yield stored, position.pending
 
     async def close(self) -> None:
-        """Leave nothing behind; what cannot be deleted now, the server drops when it has been idle for a minute."""
+        """Unsubscribe and delete the consumer; offline, the server deletes it after a minute of idleness."""
         if self._subscription is not None:
             await self._connection.unsubscribe(self._subscription)
         if self._created and self._connection.connected:
@@ -221,13 +224,13 @@ class _Consumer:
             "deliver_policy": "by_start_sequence",
             "opt_start_seq": self._start,
             "ack_policy": "none",
-            "filter_subjects": list(self._wanted),
+            "filter_subjects": list(self._subjects),
             "inactive_threshold": _INACTIVE_SECONDS * NANOSECONDS,
             "mem_storage": True,
             "headers_only": self._headers_only,
             "num_replicas": 1,
         }
-        self._subscription = await self._connection.subscribe(self._inbox, self._arrived.put_nowait)
+        self._subscription = await self._connection.subscribe(self._inbox, self._received.put_nowait)
         self._created = True
         info = await make_consumer(self._connection, self._stream, config)
         return int(info.get("num_pending", 0))

@@ -1,16 +1,17 @@
-"""Requests that are answered over plain NATS: logins, and what hosts of agents may not do themselves.
+"""Requests that orchestrators answer over plain NATS: logins, and operations that agent hosts have no permission for.
 
-A request is answered by one of the processes that share its queue, on every new connection too.
+A request goes to one of the processes that share its queue; subscriptions are renewed after a lost connection.
 
-Logins (auth callout): the server asks on a subject that no client may send to, and takes a user's JWT, or the reason
-why there is none, signed with the key that its configuration names as `issuer`.
+Logins (auth callout): the server asks on a subject that no client may publish to. The answer is a user's JWT, or the
+reason for the refusal, signed with the key that the server's configuration names as `issuer`.
 https://docs.nats.io/running-a-nats-service/configuration/securing_nats/auth_callout
 
-Hosts: each logs in to an account of its tenant's hosts, which sees the tenant's subjects alone. There it writes events,
-chunks of blobs and values of buckets by itself, and reads the last message of a subject. No permission of NATS could
-hold the rest to its tenant, so it asks the orchestrators on `agent.ask.<what>.<tenant>.<execution>`: for a log, a
-blob's content (objects are found by a hash of their names), the description of a new blob, a result. A host never makes
-consumers: who makes one says where messages are delivered, and the server does not ask whether they may be sent there.
+Hosts: each logs in to an account for its tenant's hosts, which sees the tenant's subjects alone. There it writes
+events, chunks of blobs and values of buckets itself, and reads the last message of a subject. No NATS permission could
+limit other operations to its tenant, so it requests them on `agent.ask.<operation>.<tenant>.<execution>`: reading a
+log, reading a blob (objects are found by a hash of their names), describing a new blob, publishing a result. A host
+never makes consumers: their creator chooses the subject of delivery, and the server does not check its permission
+there.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import Any, NoReturn, Protocol, cast
 from urllib.parse import unquote
 
 import structlog
@@ -34,28 +35,25 @@ from swe_ai_fleet.adapters.jetstream.protocol import ASKED, Backoff, NatsMessage
 from swe_ai_fleet.domain import errors
 from swe_ai_fleet.domain.errors import FleetError, InternalFault, InvalidRequest, PreconditionFailed, Unavailable
 
-if TYPE_CHECKING:
-    from swe_ai_fleet.adapters.jetstream.buckets import JetStreamBlobs
-
 _AT_ONCE = 64
 _LOGIN_SUBJECT = "$SYS.REQ.USER.AUTH"
 _GROUP = "orchestrators"
 _UNLIMITED = {"subs": -1, "data": -1, "payload": -1}
 _log = structlog.get_logger(__name__)
 TIMEOUT_SECONDS = 600.0
-"""How long a host waits for an orchestrator: as long as it takes to start one anew on another node."""
+"""How long a host waits for an orchestrator: long enough to start a new one on another node."""
 _PAGE_BYTES = 512 * 1024
 
 
 async def listen(
     connection: Connection,
     subject: str,
-    hear: Callable[[NatsMessage], None],
+    on_message: Callable[[NatsMessage], None],
     *,
     queue: str = "",
-    heard: asyncio.Event | None = None,
+    listening: asyncio.Event | None = None,
 ) -> NoReturn:
-    """Hear a subject until cancelled, on every new connection too; `heard` is set once it is."""
+    """Receive a subject until cancelled, across reconnections; `listening` is set once it is subscribed."""
     backoff = Backoff.lasting(None)
     while True:
         lost = asyncio.Event()
@@ -64,7 +62,7 @@ async def listen(
             if message is None:
                 lost.set()
             else:
-                hear(message)
+                on_message(message)
 
         try:
             subscription = await connection.subscribe(subject, deliver, queue=queue)
@@ -72,8 +70,8 @@ async def listen(
             await backoff.wait(reason)
             continue
         backoff = Backoff.lasting(None)
-        if heard is not None:
-            heard.set()
+        if listening is not None:
+            listening.set()
         try:
             await lost.wait()
         finally:
@@ -86,49 +84,45 @@ async def respond(
     answer: Callable[[NatsMessage], Awaitable[bytes]],
     *,
     queue: str,
-    heard: asyncio.Event | None = None,
+    listening: asyncio.Event | None = None,
 ) -> None:
-    """Answer every request on a subject until cancelled.
-
-    Args:
-        answer: What is answered; it raises nothing.
-    """
+    """Answer every request on a subject until cancelled; `answer` must not raise."""
     room = asyncio.Semaphore(_AT_ONCE)
 
     async def answered(message: NatsMessage) -> None:
         async with room:
             payload = await answer(message)
-        with suppress(Unanswered):  # whoever asked asks again
+        with suppress(Unanswered):  # the requester repeats its request
             await connection.send(message.reply, payload)
 
     async with asyncio.TaskGroup() as group:
 
-        def hear(message: NatsMessage) -> None:
+        def on_message(message: NatsMessage) -> None:
             if message.reply:
                 group.create_task(answered(message))
 
-        await listen(connection, subject, hear, queue=queue, heard=heard)
+        await listen(connection, subject, on_message, queue=queue, listening=listening)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NatsLogin:
-    """Who somebody is let in as: an account, what is sent and heard there (None: everything), and for how long.
+    """An accepted login: the account, the subjects for publishing and subscribing there (None: all), and its lifetime.
 
-    After `seconds` the server ends the connection, and asks anew for the next one; 0: never.
+    After `seconds` the server ends the connection and asks again at the next one; 0: never.
     """
 
     account: str
-    sends: tuple[str, ...] | None = None
-    never_sends: tuple[str, ...] = ()
-    hears: tuple[str, ...] | None = None
+    publishes: tuple[str, ...] | None = None
+    denied: tuple[str, ...] = ()
+    subscribes: tuple[str, ...] | None = None
     seconds: float = 0.0
 
 
 class Issuer:
-    """The key that NATS trusts to say who somebody is.
+    """The key whose signed logins NATS trusts.
 
     Args:
-        seed: An account's nkey, as `nk -gen account` makes one. Raises PreconditionFailed for what is none.
+        seed: The nkey seed of an account, as of `nk -gen account`. Raises PreconditionFailed for other text.
     """
 
     def __init__(self, seed: str) -> None:
@@ -152,10 +146,10 @@ class Issuer:
     def user(self, subject: str, login: NatsLogin) -> str:
         """The JWT of a user whose public nkey is `subject`."""
         nats: dict[str, object] = {"type": "user", "version": 2, **_UNLIMITED}
-        if login.sends is not None:
-            nats["pub"] = {"allow": list(login.sends), "deny": list(login.never_sends)}
-        if login.hears is not None:
-            nats["sub"] = {"allow": list(login.hears)}
+        if login.publishes is not None:
+            nats["pub"] = {"allow": list(login.publishes), "deny": list(login.denied)}
+        if login.subscribes is not None:
+            nats["sub"] = {"allow": list(login.subscribes)}
         claims: dict[str, object] = {"sub": subject, "aud": login.account, "nats": nats}
         if login.seconds:
             claims["exp"] = int(time.time() + login.seconds)
@@ -165,15 +159,15 @@ class Issuer:
 async def answer_logins(
     connection: Connection,
     issuer: Callable[[], Issuer],
-    who: Callable[[str], Awaitable[NatsLogin]],
+    authenticate: Callable[[str], Awaitable[NatsLogin]],
     *,
-    heard: asyncio.Event,
+    listening: asyncio.Event,
 ) -> None:
-    """Answer for everybody whom the server does not know itself, in turns with others, until cancelled.
+    """Answer logins that the server does not know itself, together with other replicas, until cancelled.
 
     Args:
-        issuer: Gives, for each login, the key that signs the answer. It may block.
-        who: Tells who shows a token. Raises FleetError for what lets nobody in.
+        issuer: Returns, for each login, the key that signs the answer. It may block.
+        authenticate: Returns the login of a token. Raises FleetError for a token that is refused.
     """
 
     async def answered(message: NatsMessage) -> bytes:
@@ -183,7 +177,7 @@ async def answer_logins(
         fields: dict[str, object] = {"type": "authorization_response", "version": 2}
         signer = await asyncio.to_thread(issuer)
         try:
-            login = await who(str(request["connect_opts"].get("auth_token", "")))
+            login = await authenticate(str(request["connect_opts"].get("auth_token", "")))
             fields["jwt"] = signer.user(user, login)
         except Exception as fault:  # noqa: BLE001 - the edge of the process
             fields["error"] = fault.message if isinstance(fault, FleetError) else "internal error; see the log"
@@ -192,7 +186,7 @@ async def answer_logins(
             _log.warning("nats.login_refused", reason=str(fields["error"]), host=request["client_info"].get("host", ""))
         return signer.signed({"sub": user, "aud": request["server_id"]["id"], "nats": fields}).encode()
 
-    await respond(connection, _LOGIN_SUBJECT, answered, queue=_GROUP, heard=heard)
+    await respond(connection, _LOGIN_SUBJECT, answered, queue=_GROUP, listening=listening)
 
 
 def _encoded(data: bytes) -> str:
@@ -204,7 +198,7 @@ def _decoded(data: bytes) -> bytes:
 
 
 class Ask(StrEnum):
-    """What can be asked for; each is a token of the subject."""
+    """The operations that a host can request; each is a token of the subject."""
 
     EVENTS = "events"
     RESULT = "result"
@@ -214,21 +208,21 @@ class Ask(StrEnum):
 
 
 EventsFor = Callable[[str, str, str, int], AsyncGenerator[StoredMessage | None, None]]
-"""Events of a tenant's execution and an agent from a sequence on."""
+"""Reads the events of a tenant's execution, of one agent, from a sequence on."""
 ResultFor = Callable[[str, str, Mapping[str, Any]], Awaitable[bool]]
-"""Publishes a result of an agent of a tenant's execution; whether it is new."""
+"""Publishes an agent's result in a tenant's execution; returns whether it is new."""
 
 
 async def ask(
-    connection: Connection, what: Ask, tenant: str, execution_id: str, body: Mapping[str, object]
+    connection: Connection, operation: Ask, tenant: str, execution_id: str, body: Mapping[str, object]
 ) -> dict[str, Any]:
-    """Ask the orchestrators, again until one answers.
+    """Send a request to the orchestrators, repeated until one answers.
 
     Raises:
-        FleetError: What the orchestrator met.
+        FleetError: The orchestrator's fault.
         Unavailable: Nobody answered for ten minutes.
     """
-    subject, payload = ask_subject(what, tenant, execution_id), json.dumps(body).encode()
+    subject, payload = ask_subject(operation, tenant, execution_id), json.dumps(body).encode()
     backoff = Backoff.lasting(TIMEOUT_SECONDS)
     while True:
         message, _ = await connection.request_until_answered(subject, payload, backoff)
@@ -244,11 +238,17 @@ async def ask(
 
 
 async def asked_messages(
-    connection: Connection, what: Ask, tenant: str, execution_id: str, body: Mapping[str, object], *, start: int = 0
+    connection: Connection,
+    operation: Ask,
+    tenant: str,
+    execution_id: str,
+    body: Mapping[str, object],
+    *,
+    start: int = 0,
 ) -> AsyncGenerator[StoredMessage, None]:
-    """The messages of a log or of a blob, asked for page by page. Raises as `ask` does."""
+    """The messages of a log or a blob, requested page by page. Raises as `ask` does."""
     while True:
-        answer = await ask(connection, what, tenant, execution_id, {**body, "start": start})
+        answer = await ask(connection, operation, tenant, execution_id, {**body, "start": start})
         for sequence, subject, data in answer["messages"]:
             yield StoredMessage(sequence=sequence, subject=subject, data=base64.b64decode(data))
             start = sequence + 1
@@ -256,38 +256,45 @@ async def asked_messages(
             return
 
 
-async def answer_hosts(connection: Connection, blobs: JetStreamBlobs, events: EventsFor, result: ResultFor) -> None:
-    """Answer what hosts of all tenants ask, in turns with the other orchestrators, until cancelled.
+class BlobMessages(Protocol):
+    """The messages that blobs are kept as, by the name of the blob."""
 
-    Each answer is about the tenant and the execution of the subject, which the server vouches for.
+    async def info(self, name: str) -> dict[str, Any] | None:
+        """The description of a blob; None for an unknown one. Raises Unavailable."""
+        ...
+
+    def content(self, name: str, start: int) -> AsyncGenerator[StoredMessage | None, None]:
+        """Its chunks from a sequence on. Raises NotFound, Unavailable."""
+        ...
+
+    async def describe(self, meta: dict[str, Any]) -> None:
+        """Store a description, behind the chunks that it names. Raises ResourceExhausted, Unavailable."""
+        ...
+
+
+async def answer_hosts(connection: Connection, blobs: BlobMessages, events: EventsFor, result: ResultFor) -> None:
+    """Answer the requests of all tenants' hosts, together with the other orchestrators, until cancelled.
+
+    Each answer concerns the tenant and the execution in the subject, which the server has checked.
     """
 
     async def answered(message: NatsMessage) -> bytes:
         try:
             return json.dumps(await _answer(message, blobs, events, result)).encode()
-        except FleetError as fault:
-            fault_document = {"kind": type(fault).__name__, "message": fault.message, "hint": fault.hint}
-        except (ValueError, KeyError, TypeError, AttributeError) as fault:
-            fault_document = {
-                "kind": InvalidRequest.__name__,
-                "message": f"this request is not valid: {fault!r}"[:500],
-                "hint": "",
-            }
-        except Exception as fault:  # noqa: BLE001 - the edge of the process
+        except FleetError as error:
+            fault = error
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            fault = InvalidRequest(f"this request is not valid: {error!r}"[:500])
+        except Exception as error:  # noqa: BLE001 - the edge of the process
             _log.exception("a host's request failed with an internal error")
-            fault_document = {
-                "kind": InternalFault.__name__,
-                "message": f"internal error ({type(fault).__name__})",
-                "hint": "",
-            }
-        return json.dumps({"fault": fault_document}).encode()
+            fault = InternalFault(f"internal error ({type(error).__name__})")
+        document = {"kind": type(fault).__name__, "message": fault.message, "hint": fault.hint}
+        return json.dumps({"fault": document}).encode()
 
     await respond(connection, ASKED, answered, queue=_GROUP)
 
 
-async def _answer(
-    message: NatsMessage, blobs: JetStreamBlobs, events: EventsFor, result: ResultFor
-) -> dict[str, object]:
+async def _answer(message: NatsMessage, blobs: BlobMessages, events: EventsFor, result: ResultFor) -> dict[str, object]:
     _, _, question, *rest = message.subject.split(".")
     tenant, execution_id = (unquote(part) for part in rest)
     body: dict[str, Any] = json.loads(message.data)
@@ -310,21 +317,21 @@ async def _answer(
 
 
 def _own(name: str, tenant: str, execution_id: str) -> str:
-    """The name of a blob, which begins as the subject that it is asked for on says."""
+    """The name of a blob of this tenant's execution. Raises InvalidRequest for another's."""
     if not name.startswith(f"{tenant}/{execution_id}/"):
         raise InvalidRequest("this blob belongs to another tenant or execution")
     return name
 
 
 async def _page(stored: AsyncGenerator[StoredMessage | None, None]) -> dict[str, object]:
-    on_page: list[tuple[int, str, str]] = []
+    page: list[tuple[int, str, str]] = []
     size = 0
     async with aclosing(stored) as messages:
         async for message in messages:
             if message is None:
                 continue
-            if on_page and size + len(message.data) > _PAGE_BYTES:
-                return {"messages": on_page, "more": True}
-            on_page.append((message.sequence, message.subject, base64.b64encode(message.data).decode()))
+            if page and size + len(message.data) > _PAGE_BYTES:
+                return {"messages": page, "more": True}
+            page.append((message.sequence, message.subject, base64.b64encode(message.data).decode()))
             size += len(message.data)
-    return {"messages": on_page, "more": False}
+    return {"messages": page, "more": False}

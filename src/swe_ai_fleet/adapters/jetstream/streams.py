@@ -1,6 +1,6 @@
-"""The streams of the fleet: what they keep, for how long, how full they are; snapshots of whole streams, and back.
+"""The streams of the fleet: their configuration and usage, and snapshots of whole streams and their restoration.
 
-A snapshot is what the server stores: every message with its sequence, its time and its headers, and the places of
+A snapshot has everything the server stores: each message with its sequence, time and headers, and the positions of
 durable consumers. (ADR-1 of NATS: `$JS.API.STREAM.SNAPSHOT` and `RESTORE`.)
 """
 
@@ -22,6 +22,7 @@ from swe_ai_fleet.adapters.jetstream.protocol import (
     CONTEXT_CHANGES,
     EVENTS,
     JOBS,
+    NANOSECONDS,
     PLANS,
     RESULTS,
     STREAM_SUBJECTS,
@@ -35,25 +36,24 @@ from swe_ai_fleet.adapters.jetstream.protocol import (
 )
 from swe_ai_fleet.domain.errors import PreconditionFailed, Unavailable
 
-_NANOSECONDS = 1_000_000_000
 _DAY_SECONDS = 86_400.0
 _DUPLICATE_WINDOW_SECONDS = 120.0
-_NO_MESSAGE = 10037
+NO_MESSAGE = 10037
 _NAME_IN_USE = 10058
 _WORK_QUEUES = (COMMANDS, PLANS, JOBS)
 ALL = "all"
 """The name under which `usage` has everything that is stored in the fleet's account, buckets too."""
-_KEPT = (CONTEXT_CHANGES,)
-"""What is known does not get old: it is only what was done that is forgotten in the end."""
+_WITHOUT_MAX_AGE = (CONTEXT_CHANGES,)
+"""Streams whose messages never expire: project knowledge does not age."""
 CHUNK_BYTES = 128 * 1024
 SILENCE_SECONDS = 60.0
-"""A snapshot of which nothing comes for so long is broken off."""
+"""A snapshot that delivers nothing for so long is aborted."""
 _END = ("", "204")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamSettings:
-    """How much is kept. Sizes in bytes, 0 for no limit of our own; what is full refuses new messages."""
+    """The limits of the streams. Sizes in bytes, 0 for no limit of our own; a full stream refuses new messages."""
 
     replicas: int = 1
     max_age_seconds: float = 90 * _DAY_SECONDS
@@ -63,14 +63,14 @@ class StreamSettings:
 
     @property
     def blob_age_seconds(self) -> float:
-        """How long blobs are kept, 0 for ever: one is stored before the events that name it, up to a day before.
+        """How long blobs are kept, 0 for ever: up to a day longer than events, as a blob is stored before its event.
 
-        With a short retention, for which executions have to be shorter still, it is twice that.
+        With a retention below a day it is twice the retention.
         """
         return self.max_age_seconds + min(self.max_age_seconds, _DAY_SECONDS)
 
     def lifetime(self, seconds: float) -> float:
-        """How long values of a bucket are kept that may vanish after so long: no longer than events are."""
+        """The lifetime of values that may expire after `seconds` (0: never): no longer than that of events."""
         return min(seconds, self.max_age_seconds) if seconds and self.max_age_seconds else seconds
 
 
@@ -84,12 +84,12 @@ class StreamUsage:
 
 
 async def ensure(connection: Connection, settings: StreamSettings, *, timeout: float) -> None:
-    """Create every stream that is missing and bring the others up to the settings. Doing it again changes nothing.
+    """Create missing streams and update the others to the settings. Idempotent.
 
     Raises:
         PreconditionFailed: The server has no JetStream, or refuses a change (a retention policy, say).
-        ResourceExhausted: It has no room for the limits asked for.
-        Unavailable: It does not answer within `timeout` seconds.
+        ResourceExhausted: The server has no room for these limits.
+        Unavailable: The server does not answer within `timeout` seconds.
     """
     for config in _configurations(settings):
         await _ensure_one(connection, config, timeout=timeout)
@@ -104,7 +104,7 @@ async def _ensure_one(connection: Connection, config: Mapping[str, object], *, t
             raise Unavailable(f"the stream {name} does not exist yet", hint="the orchestrator creates it") from None
         return
     if created is None:
-        # Where it may not be changed it stands, which is enough here; another process decides what it is like.
+        # A process without the right to change a stream takes it as it is.
         with suppress(Forbidden):
             await connection.api(f"STREAM.UPDATE.{name}", config, timeout=timeout)
 
@@ -118,17 +118,17 @@ async def ensure_bucket(
     max_bytes: int = 0,
     timeout: float,
 ) -> None:
-    """Create a key-value bucket or bring it up to the settings. Raises as `ensure` does."""
+    """Create a key-value bucket or update it to the settings. Raises as `ensure` does."""
     name = f"KV_{bucket}"
     ttl_seconds = settings.lifetime(ttl_seconds)
     config = _stream(settings, name, [f"$KV.{bucket}.>"], max_bytes=max_bytes)
     config |= {
-        "max_age": int(ttl_seconds * _NANOSECONDS),
-        # What may be forgotten makes room; what may not is refused.
+        "max_age": int(ttl_seconds * NANOSECONDS),
+        # With a size limit the oldest values make room; without, a full account refuses new ones.
         "discard": "old" if max_bytes else "new",
         "max_msgs_per_subject": 1,
         "allow_rollup_hdrs": True,
-        "duplicate_window": int(min(ttl_seconds or math.inf, _DUPLICATE_WINDOW_SECONDS) * _NANOSECONDS),
+        "duplicate_window": int(min(ttl_seconds or math.inf, _DUPLICATE_WINDOW_SECONDS) * NANOSECONDS),
     }
     await _ensure_one(connection, config, timeout=timeout)
 
@@ -154,12 +154,12 @@ async def last_message(
 ) -> StoredMessage | None:
     """The last message on a subject (wildcards allowed), read from the stream's leader so that it is never stale.
 
-    A host reads from any server that has the stream, since only there the subject stands in the request's own; what
-    that is behind, the server refuses when the host writes on it.
+    A host reads from any server with a replica: only that request's subject names the subject read, for permissions to
+    cover. If the replica was behind, the server refuses the host's next write there.
     """
     if connection.is_host:
-        place = f"$JS.API.DIRECT.GET.{stream}.{subject}"
-        message, _ = await connection.request_until_answered(place, b"", Backoff.lasting(timeout))
+        call = f"$JS.API.DIRECT.GET.{stream}.{subject}"
+        message, _ = await connection.request_until_answered(call, b"", Backoff.lasting(timeout))
         if message.status == "404":
             return None
         headers = message.headers
@@ -167,14 +167,16 @@ async def last_message(
             sequence=int(headers["Nats-Sequence"]), subject=headers["Nats-Subject"], data=message.data, headers=headers
         )
     body = {"last_by_subj": subject}
-    answer = await connection.api_unless(_NO_MESSAGE, f"STREAM.MSG.GET.{stream}", body, timeout=timeout)
+    answer = await connection.api_unless(NO_MESSAGE, f"STREAM.MSG.GET.{stream}", body, timeout=timeout)
     return None if answer is None else from_api(answer)
 
 
-async def first_message(connection: Connection, stream: str, subject: str, *, timeout: float) -> StoredMessage | None:
-    """The oldest message on a subject, read from the stream's leader. Raises Unavailable."""
-    body = {"next_by_subj": subject, "seq": 1}
-    answer = await connection.api_unless(_NO_MESSAGE, f"STREAM.MSG.GET.{stream}", body, timeout=timeout)
+async def first_message(
+    connection: Connection, stream: str, subject: str, *, start: int = 1, timeout: float
+) -> StoredMessage | None:
+    """The first message on a subject from a sequence on, read from the stream's leader. Raises Unavailable."""
+    body = {"next_by_subj": subject, "seq": start}
+    answer = await connection.api_unless(NO_MESSAGE, f"STREAM.MSG.GET.{stream}", body, timeout=timeout)
     return None if answer is None else from_api(answer)
 
 
@@ -188,12 +190,12 @@ def _configurations(settings: StreamSettings) -> list[dict[str, object]]:
             retention="workqueue" if name in _WORK_QUEUES else "limits",
             max_bytes=limits.get(name, 0),
         )
-        | ({"max_age": 0} if name in _KEPT else {})
-        # With one copy the server makes a store of files for each batch: over thirty times the CPU of single messages.
+        | ({"max_age": 0} if name in _WITHOUT_MAX_AGE else {})
+        # With one replica the server makes a file store for each batch: over thirty times the CPU of single messages.
         | ({"allow_atomic": True} if name == EVENTS and settings.replicas > 1 else {})
         for name, patterns in STREAM_SUBJECTS.items()
     ]
-    # A blob is stored before the event that names it and must not expire before it.
+    # A blob is stored before the event that names it and must not expire earlier.
     blobs = _stream(
         settings,
         BLOBS,
@@ -222,21 +224,21 @@ def _stream(
         "retention": retention,
         "storage": "file",
         "discard": "new",
-        "max_age": int(age * _NANOSECONDS),
+        "max_age": int(age * NANOSECONDS),
         "max_bytes": max_bytes or -1,
         "max_msgs": -1,
         "max_consumers": -1,
         "max_msgs_per_subject": -1,
         "max_msg_size": -1,
         "num_replicas": settings.replicas,
-        "duplicate_window": int(window * _NANOSECONDS),
+        "duplicate_window": int(window * NANOSECONDS),
         "allow_direct": True,
     }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamHead:
-    """A stream as its server describes it: configuration as in the JetStream API, and what it holds."""
+    """A stream as its server describes it: its configuration as in the JetStream API, and its counts."""
 
     config: Mapping[str, Any]
     messages: int
@@ -265,12 +267,12 @@ async def stream_heads(connection: Connection, *, timeout: float) -> list[Stream
 async def snapshot(
     connection: Connection, stream: str, *, timeout: float
 ) -> AsyncGenerator[tuple[StreamHead, AsyncIterator[bytes]], None]:
-    """A stream as it is when the server begins, and the bytes of it.
+    """A stream's head at the start of its snapshot, and the snapshot's bytes.
 
     Raises:
         NotFound: There is no such stream.
         PreconditionFailed: The server refuses, or found the stream damaged.
-        Unavailable: The connection was lost, or nothing came for `SILENCE_SECONDS`; begin anew.
+        Unavailable: The connection was lost, or nothing came for `SILENCE_SECONDS`; take a new snapshot.
     """
     inbox = f"_INBOX.fleet.snapshot.{stream}.{id(connection):x}"
     arrived: asyncio.Queue[NatsMessage | None] = asyncio.Queue()
@@ -313,12 +315,12 @@ async def _chunks(
 async def restore(
     connection: Connection, head: StreamHead, chunks: AsyncIterator[bytes], *, timeout: float
 ) -> StreamHead:
-    """Make a stream out of a snapshot; how it stands then. The server must have none of that name.
+    """Create a stream from a snapshot; returns its head. The server must have no stream of that name.
 
     Raises:
-        PreconditionFailed: The server refuses the stream, or what it is sent.
-        ResourceExhausted: It has no room for it.
-        Unavailable: The connection was lost; remove the stream and begin anew.
+        PreconditionFailed: The server refuses the stream or its content.
+        ResourceExhausted: The server has no room for it.
+        Unavailable: The connection was lost; remove the stream and restore again.
     """
     state = {
         "messages": head.messages,

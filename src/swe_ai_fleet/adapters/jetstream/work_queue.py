@@ -1,9 +1,9 @@
-"""Taking work from a queue that several processes share, so that no message is lost and none is handled for ever.
+"""Work queues that several processes share: no message is lost, and none is retried for ever.
 
-All replicas pull from one durable consumer. A message is acknowledged once it has been handled, kept from being given
-to somebody else while that takes, given again later where it failed, and put on `agent.dlq.<consumer>` where it never
-can succeed or has failed too often. A message may be handled more than once (an acknowledgement can get lost), so what
-handles it must be idempotent.
+All replicas pull from one durable consumer. A message stays reserved while it is handled and is acknowledged
+afterwards. A failed one is redelivered later; one that can never succeed, or has failed too often, goes to
+`agent.dlq.<consumer>`. A message may be handled more than once (an acknowledgement can get lost), so handlers must be
+idempotent.
 """
 
 from __future__ import annotations
@@ -20,31 +20,25 @@ from nats.aio.subscription import Subscription
 from swe_ai_fleet.adapters.jetstream.connection import Connection
 from swe_ai_fleet.adapters.jetstream.protocol import (
     MESSAGE_ID,
+    NANOSECONDS,
     ApiFault,
     Backoff,
     NatsMessage,
     Unanswered,
     dead_letter_subject,
 )
-from swe_ai_fleet.adapters.jetstream.reader import (
-    NANOSECONDS,
-    ConsumerBroken,
-    DeliveryPosition,
-    make_consumer,
-    next_message,
-    pull,
-)
+from swe_ai_fleet.adapters.jetstream.reader import ConsumerBroken, DeliveryPosition, make_consumer, next_message, pull
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, ModelUnavailable, ResourceExhausted, Unavailable
 
 _ACKNOWLEDGING_SECONDS = 1.0
-"""For the server's answer to an acknowledgement; one that has just started may lose the first."""
+"""Timeout of one acknowledgement; a server that has just started may lose the first."""
 _REASON_CHARS = 1_000
 _ACK = b"+ACK"
 _AT_WORK = b"+WPI"
 _AGAIN = b"-NAK"
 _NEVER = b"+TERM"
 _PASSING = (Unavailable, ModelUnavailable, ResourceExhausted)
-"""Faults of the surroundings, not of the message."""
+"""Faults of the fleet's services rather than of the message."""
 
 _log = structlog.get_logger(__name__)
 
@@ -66,17 +60,17 @@ class WorkQueue:
     """A durable consumer and how it treats its messages.
 
     Args:
-        stream: Where the work lies; a work queue, so that what is acknowledged is gone, or a stream that keeps it.
-        subjects: What of it this consumer takes. No other consumer of a work queue may take the same.
+        stream: The stream of the messages; on a work queue acknowledged ones are deleted, on others they stay.
+        subjects: The subjects that this consumer takes; on a work queue no other consumer may take the same.
         consumer: Its durable name, the same in every replica; dead letters go to `agent.dlq.<consumer>`.
-        max_deliveries: A message whose handling failed is a dead letter after so many deliveries. Those that met a
-            full or unreachable fleet are tried for as long as that lasts.
-        ack_wait_seconds: A message of a process that fell silent goes to another one after so long.
-        first_delay_seconds: Before a failed message is delivered again; doubled each time.
-        last_delay_seconds: The most of that.
-        start_sequence: The first message of the stream that it takes, fixed once the consumer is made; 0: all.
-        max_unsettled: Messages that may wait to be handled or to come again; more stay in the stream until then.
-        marks: Every message of interest contains one of these; others are acknowledged as they come.
+        max_deliveries: A failing message becomes a dead letter after so many deliveries. Failures because the fleet is
+            full or unreachable are retried without a limit.
+        ack_wait_seconds: A message of a process that stopped answering goes to another one after so long.
+        first_delay_seconds: The delay before the first redelivery of a failed message; doubled each time.
+        last_delay_seconds: The longest such delay.
+        start_sequence: The first sequence to take, fixed once the consumer is created; 0: all.
+        max_unsettled: The most messages being handled or awaiting redelivery; more stay in the stream.
+        marks: Messages that contain none of these are acknowledged unhandled.
     """
 
     stream: str
@@ -92,13 +86,13 @@ class WorkQueue:
     marks: tuple[bytes, ...] = (b"",)
 
     def delay(self, deliveries: int) -> float:
-        """Seconds until a message that was delivered so often comes again."""
+        """Seconds until a message that was delivered so often is redelivered."""
         return min(self.last_delay_seconds, self.first_delay_seconds * 2.0 ** min(deliveries - 1, 30))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkMessage:
-    """A message to be handled. `sequence` is its place in the stream, `deliveries` counts from 1."""
+    """A message to handle. `sequence` is its position in the stream, `deliveries` counts from 1."""
 
     subject: str
     data: bytes
@@ -108,13 +102,13 @@ class WorkMessage:
 
     @classmethod
     def of(cls, message: NatsMessage) -> WorkMessage:
-        place = DeliveryPosition.of(message.reply)
+        position = DeliveryPosition.of(message.reply)
         return cls(
             subject=message.subject,
             data=message.data,
             headers=message.headers or {},
-            sequence=place.stream,
-            deliveries=place.deliveries,
+            sequence=position.stream,
+            deliveries=position.deliveries,
         )
 
 
@@ -124,14 +118,14 @@ other fault have it delivered again later."""
 
 
 Room = Callable[[], Awaitable[int]]
-"""Waits until the process has room for work of a queue, and says for how many messages."""
+"""Waits until the process has room for work of a queue; returns for how many messages."""
 
 
 class Consumer:
     """Handles the messages of a queue, however often the server goes away.
 
-    What is being handled at a cancellation is cancelled and left to the other replicas at once. `shared` is asked for
-    room before messages are: several queues of a process can share it.
+    A cancellation cancels the messages being handled and releases them to the other replicas at once. `shared` limits
+    how many messages are pulled: several queues of a process can share it.
     """
 
     def __init__(self, connection: Connection, queue: WorkQueue, handler: Handler, shared: Room | None) -> None:
@@ -161,19 +155,19 @@ class Consumer:
                     await backoff.wait(fault)
 
     async def _messages(self) -> AsyncGenerator[NatsMessage]:
-        """Messages of one subscription, as far as there is room. Ends by ConsumerBroken, Unanswered or ApiFault."""
-        arrived: asyncio.Queue[NatsMessage | None] = asyncio.Queue()
+        """Messages of one subscription, pulled as there is room. Raises ConsumerBroken, Unanswered, ApiFault."""
+        received: asyncio.Queue[NatsMessage | None] = asyncio.Queue()
         inbox = self._connection.inbox()
         subscription: Subscription | None = None
         try:
-            subscription = await self._connection.subscribe(inbox, arrived.put_nowait)
+            subscription = await self._connection.subscribe(inbox, received.put_nowait)
             await self._create()
             remaining = 0
             while True:
                 if not remaining:
                     remaining = await self._room()
                     await pull(self._connection, self._queue.stream, self._queue.consumer, remaining, inbox)
-                message = await next_message(arrived)
+                message = await next_message(received)
                 if message is None:
                     remaining = 0
                     continue
@@ -181,20 +175,20 @@ class Consumer:
                 if any(mark in message.data for mark in self._queue.marks):
                     yield message
                 else:
-                    # Should this get lost, it comes again.
+                    # Should this get lost, the message is redelivered.
                     await self._connection.send(message.reply, _ACK)
         finally:
             if subscription is not None:
                 await self._connection.unsubscribe(subscription)
-            # What came in and was not begun goes to the other replicas at once, not after `ack_wait_seconds`.
-            while not arrived.empty():
-                unhandled = arrived.get_nowait()
+            # Received but unhandled messages go to the other replicas at once, not after `ack_wait_seconds`.
+            while not received.empty():
+                unhandled = received.get_nowait()
                 if unhandled is not None and not unhandled.status:
                     with suppress(Unanswered):
                         await self._connection.send(unhandled.reply, _AGAIN)
 
     async def _create(self) -> None:
-        """Create the consumer, or bring the one that stands there up to the settings."""
+        """Create the consumer, or update the existing one to the settings."""
         queue = self._queue
         start: dict[str, object] = {"deliver_policy": "all"}
         if queue.start_sequence:
@@ -205,7 +199,7 @@ class Consumer:
             "name": queue.consumer,
             "ack_policy": "explicit",
             "ack_wait": int(queue.ack_wait_seconds * NANOSECONDS),
-            # Deliveries are counted here: the server would let go of a message without a word.
+            # Deliveries are limited here: the server would drop a message silently.
             "max_deliver": -1,
             "max_ack_pending": queue.max_unsettled,
             "filter_subjects": list(queue.subjects),
@@ -213,7 +207,7 @@ class Consumer:
         await make_consumer(self._connection, queue.stream, config)
 
     async def _room(self) -> int:
-        """Wait until another message may be begun; how many may."""
+        """Wait until there is room for another message; returns for how many."""
         while self._busy >= self._queue.concurrency:
             self._freed.clear()
             await self._freed.wait()
@@ -224,11 +218,11 @@ class Consumer:
         return room if self._shared is None else min(room, max(1, await self._shared()))
 
     async def _handle(self, message: NatsMessage) -> None:
-        # A task is enough to say that the work goes on: no agent runs in this loop, so nothing blocks it.
+        # A task suffices for the progress signals: no agent runs in this loop, so nothing blocks it.
         progress_signals = asyncio.create_task(self._signal_progress(message.reply))
         try:
             answer = await self._answer(WorkMessage.of(message))
-            await self._tell(message.reply, answer)
+            await self._settle(message.reply, answer)
         except asyncio.CancelledError:
             with suppress(Unanswered):
                 await self._connection.send(message.reply, _AGAIN)
@@ -239,20 +233,20 @@ class Consumer:
             self._freed.set()
 
     async def _answer(self, work: WorkMessage) -> bytes:
-        """Let the handler have a message; what to tell the server about it."""
+        """Call the handler; returns the answer for the server: acknowledged, again later, or never."""
         queue = self._queue
         try:
             await self._handler(work)
         except PermanentError as fault:
             return await self._dead_letter(work, str(fault))
         except RetryAfter as fault:
-            return _later(fault.seconds)
+            return _redeliver_after(fault.seconds)
         except _PASSING as fault:
-            # The next message would fare no better.
+            # The next message would fail as well.
             delay = queue.delay(work.deliveries)
             self._resume_at = asyncio.get_running_loop().time() + min(delay, queue.delay(3))
             _log.info("work.postponed", consumer=queue.consumer, sequence=work.sequence, reason=str(fault))
-            return _later(delay)
+            return _redeliver_after(delay)
         except FleetError as fault:
             _log.warning("work.failed", consumer=queue.consumer, sequence=work.sequence, reason=str(fault))
             reason = str(fault)
@@ -263,7 +257,7 @@ class Consumer:
             return _ACK
         if work.deliveries >= queue.max_deliveries:
             return await self._dead_letter(work, f"failed {work.deliveries} times; last error: {reason}")
-        return _later(queue.delay(work.deliveries))
+        return _redeliver_after(queue.delay(work.deliveries))
 
     async def _dead_letter(self, work: WorkMessage, reason: str) -> bytes:
         """Publish a message, as it is and with the reason in its headers, to the dead letters of its consumer."""
@@ -282,34 +276,34 @@ class Consumer:
             try:
                 await self._connection.publish(subject, work.data, headers=headers, timeout=timeout)
             except InvalidRequest:
-                # With its headers it is larger than a message may be.
+                # With the headers it exceeds the largest message.
                 headers["Fleet-Omitted-Bytes"] = str(len(work.data))
                 await self._connection.publish(subject, b"", headers=headers, timeout=timeout)
         except FleetError as fault:
             _log.error("work.dead_letter_refused", consumer=queue.consumer, sequence=work.sequence, reason=str(fault))
-            return _later(queue.last_delay_seconds)
+            return _redeliver_after(queue.last_delay_seconds)
         _log.warning("work.dead_letter", consumer=queue.consumer, sequence=work.sequence, reason=reason)
         return _NEVER
 
     async def _signal_progress(self, reply: str) -> None:
-        """Say that a message is being worked on, for as long as it is."""
+        """Extend the reservation of a message until cancelled."""
         while True:
             await asyncio.sleep(self._queue.ack_wait_seconds / 3)
             with suppress(Unanswered):
                 await self._connection.send(reply, _AT_WORK)
 
-    async def _tell(self, reply: str, answer: bytes) -> None:
-        """Tell the server what became of a message; where that fails for too long, the message comes again."""
+    async def _settle(self, reply: str, answer: bytes) -> None:
+        """Send the server the outcome of a message; if that fails for too long, the message is redelivered."""
         backoff = Backoff.lasting(self._queue.ack_wait_seconds)
         with suppress(Unavailable):
             await self._connection.request_until_answered(reply, answer, backoff, seconds=_ACKNOWLEDGING_SECONDS)
 
 
-def _later(seconds: float) -> bytes:
+def _redeliver_after(seconds: float) -> bytes:
     return _AGAIN + b" " + json.dumps({"delay": int(seconds * NANOSECONDS)}).encode()
 
 
 def _one_line(text: str) -> str:
-    """Text that may stand in a header: ASCII without line breaks. It may come from a stranger."""
+    """Untrusted text as the value of a header: ASCII without line breaks, cut."""
     plain = "".join(character if character.isprintable() else " " for character in text[:_REASON_CHARS])
     return plain.encode("ascii", "backslashreplace").decode()

@@ -45,14 +45,14 @@ class ModelPool:
     """A `ChatModel` over one endpoint or several, shared by all agents of a process.
 
     Calls go to the least loaded endpoint; those of a `session` stay at one, whose prefix cache they warm. A failed
-    call goes to another endpoint; while none serves, calls wait. All waiting and trying again happens here: the
-    members' own retries are to be off. Use it as an async context manager, within one event loop; the members are
-    the caller's to open.
+    call goes to another endpoint; while none is available, calls wait. All waiting and retrying happens here: the
+    members must not retry themselves. Use it as an async context manager, within one event loop; the caller opens
+    the members.
 
     Args:
-        members: the endpoints; at least one where there is no `source`.
-        admission: holds calls to the fleet's limits; None where there are none.
-        source: names where members are found, for messages; `renew` then says which there are.
+        members: the endpoints; at least one without a `source`.
+        admission: enforces the fleet's limits; None without limits.
+        source: where members are discovered, for messages; `renew` then sets them.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class ModelPool:
         self._polling: dict[Endpoint, asyncio.Task[None]] = {}
         self._probing: dict[Endpoint, asyncio.Task[ModelCapabilities]] = {}
         self._leaving: dict[asyncio.Task[None], Endpoint] = {}
-        self._wanted = asyncio.Event()
+        self._active = asyncio.Event()
 
     async def __aenter__(self) -> Self:
         self._start_polling(self._endpoints)
@@ -87,14 +87,14 @@ class ModelPool:
         for endpoint in (*self._endpoints, *leaving):
             await _close(endpoint)
 
-    def renew(self, members: Collection[PoolMember]) -> None:
-        """Have these members from now on, within the context.
+    def set_members(self, members: Collection[PoolMember]) -> None:
+        """Replace the members, within the context.
 
-        Runs stay where they are, but for those of a member that leaves: their next calls go elsewhere, what it has
-        under way ends there. A member that comes gets calls once it answers a ping.
+        Runs stay at their endpoint unless its member leaves: then their next calls go elsewhere, and running ones end
+        there. A new member gets calls once it answers a ping.
         """
-        came, departed = self._dispatcher.renew(members)
-        self._start_polling(came)
+        new, departed = self._dispatcher.set_members(members)
+        self._start_polling(new)
         for endpoint in departed:
             leaving = asyncio.create_task(self._leave(endpoint))
             self._leaving[leaving] = endpoint
@@ -110,49 +110,49 @@ class ModelPool:
         }
 
     async def _leave(self, endpoint: Endpoint) -> None:
-        """Close a member that has left, once nobody asks it any more."""
+        """Close a departed member after its last call."""
         tasks = [task for tasks in (self._polling, self._probing) if (task := tasks.pop(endpoint, None)) is not None]
         await _cancel(tasks)
         assert endpoint.emptied is not None
         await endpoint.emptied.wait()
-        # Whoever asks all endpoints for a sign of life may still be at it.
+        # A ping of all endpoints may still be running.
         await asyncio.sleep(PING_SECONDS)
         await _close(endpoint)
 
     @property
     def counters(self) -> Counters:
-        """What was counted since the pool was opened."""
+        """The counters since the pool was opened."""
         return self._dispatcher.counters
 
     def session(
         self, key: str, *, tenant: str = "", priority: int = 0, timeout: CallTimeout | None = None
     ) -> ModelSession:
-        """A `ChatModel` for one agent run, whose calls stay at one endpoint while that serves and is not overloaded.
+        """A `ChatModel` for one agent run, whose calls stay at one endpoint while it is available and not overloaded.
 
-        Runs spread evenly over the endpoints. The binding lasts as long as a session with its key is held, so that
-        sub-agents that ask with their run's key share it. Where calls wait, tenants take turns, and those of a higher
-        priority go before the others of their tenant.
+        Runs spread evenly over the endpoints. The binding lasts as long as a session with its key exists, so that
+        sub-agents with their run's key share it. When calls wait, tenants take turns, and calls of a higher priority
+        precede the others of their tenant.
         """
         binding = self._bindings.get(key)
         if binding is None:
             name = hashlib.sha256(key.encode(errors="replace")).hexdigest()[:32]
             binding = Binding(name=name, tenant=tenant, priority=priority, started=time.monotonic())
             self._bindings[key] = binding
-            self._wanted.set()
+            self._active.set()
         return ModelSession(self, binding, timeout or CallTimeout())
 
     async def probe(self) -> ModelCapabilities:
-        """What the first endpoint in order that answers can do, with the shortest context of all that answer.
+        """The capabilities of the first endpoint that answers, with the shortest context of all that answer.
 
-        It does not wait for servers that are down; a session's does. What not every endpoint can do (pictures, replies
-        held to a schema, several calls in one reply) is left out. How tool calls travel each endpoint decides by
-        itself. Raises the first endpoint's ModelError where none answers.
+        Unlike a session's, it does not wait for servers that are down. Capabilities that an endpoint lacks (pictures,
+        replies that follow a schema, several calls in one reply) are left out. The protocol of tool calls is each
+        endpoint's own. Raises the first endpoint's ModelError where none answers.
         """
         if not self._endpoints:
-            raise self._dispatcher.nobody()
-        await self._ask_all()
+            raise self._dispatcher.none_available()
+        await self._probe_all()
         if not any(endpoint.capabilities for endpoint in self._endpoints):
-            # Every endpoint is slow or down: their own faults and time limits decide.
+            # Every endpoint is slow or down, so wait for their own faults and timeouts.
             probes = [self._probe(endpoint) for endpoint in self._endpoints]
             await asyncio.wait(probes)
             if not any(endpoint.capabilities for endpoint in self._endpoints):
@@ -162,7 +162,7 @@ class ModelPool:
     async def ping(self) -> None:
         """Return as soon as one endpoint answers. Raises the first endpoint's ModelError where none does."""
         if not self._endpoints:
-            raise self._dispatcher.nobody()
+            raise self._dispatcher.none_available()
         pings = [asyncio.create_task(endpoint.member.model.ping()) for endpoint in self._endpoints]
         try:
             for ping in asyncio.as_completed(pings):
@@ -178,11 +178,11 @@ class ModelPool:
         await pings[0]
 
     async def reply(self, request: ModelRequest) -> ModelReply:
-        """One completion from the least loaded endpoint, once the fleet's limits let it through.
+        """One completion from the least loaded endpoint, once the fleet's limits allow it.
 
-        Raises ContextTooLong, ModelRejected, and ModelUnavailable once the timeout or the tries are used up.
+        Raises ContextTooLong, ModelRejected, and ModelUnavailable once the timeout or the retries are used up.
         """
-        # Routers take all that have no session, or the same one, to one server.
+        # Routers send all requests without a session, or with the same one, to one server.
         return await self.reply_at(None, replace(request, session=request.session or uuid.uuid4().hex))
 
     async def reply_at(
@@ -193,10 +193,10 @@ class ModelPool:
         async def ask(model: ChatModel) -> ModelReply:
             reply = await model.reply(request)
             if binding is not None:
-                binding.served(reply.usage)
+                binding.add_usage(reply.usage)
             return reply
 
-        self._wanted.set()
+        self._active.set()
         admission = self._admission
         if admission is None:
             return await self._dispatcher.serve(ask, binding, timeout)
@@ -213,13 +213,13 @@ class ModelPool:
             admission.settle(reserved, spent)
 
     async def probe_at(self, binding: Binding | None, timeout: CallTimeout = _USUAL) -> ModelCapabilities:
-        """As `probe`, but waiting while no endpoint serves. Raises ModelError."""
+        """As `probe`, but waits while no endpoint is available. Raises ModelError."""
         capabilities = await self._dispatcher.serve(lambda model: model.probe(), binding, timeout)
-        await self._ask_all()
+        await self._probe_all()
         return self._merged() if any(endpoint.capabilities for endpoint in self._endpoints) else capabilities
 
     def status(self) -> PoolStatus:
-        """How each endpoint is doing, as this process sees it."""
+        """The state of each endpoint in this process."""
         now = asyncio.get_running_loop().time()
         return PoolStatus(
             endpoints=tuple(
@@ -249,8 +249,8 @@ class ModelPool:
             logprobs=all(capabilities.logprobs for capabilities in reported),
         )
 
-    async def _ask_all(self) -> None:
-        """Ask every endpoint that serves, and wait a moment for those that do not answer; most remember."""
+    async def _probe_all(self) -> None:
+        """Probe every available endpoint, and wait a moment for slow ones; most probes are remembered."""
         probes = [self._probe(endpoint) for endpoint in self._endpoints if endpoint.breaker.circuit is not Circuit.OPEN]
         if probes:
             await asyncio.wait(probes, timeout=_GRACE_SECONDS)
@@ -263,24 +263,24 @@ class ModelPool:
         return task
 
     async def _poll(self, endpoint: Endpoint) -> None:
-        """Ask one server for its load while anything runs here; less and less often one that does not say."""
+        """Poll a server's load while anything runs here, at growing intervals if it reports none."""
         probe, pause = endpoint.member.load, self._rules.poll_every
         assert probe is not None
         loop = asyncio.get_running_loop()
         while True:
             if not self._bindings and not any(other.in_flight for other in self._endpoints):
-                self._wanted.clear()
-                await self._wanted.wait()
-            under_way = endpoint.in_flight
+                self._active.clear()
+                await self._active.wait()
+            in_flight = endpoint.in_flight
             load = await probe()
             if load is not None:
-                endpoint.take_load(load, asked_with=under_way, now=loop.time())
+                endpoint.take_load(load, asked_with=in_flight, now=loop.time())
             pause = self._rules.poll_every if load else min(2 * pause, _LONGEST_UNASKED_SECONDS)
             await asyncio.sleep(pause)
 
 
 class ModelSession:
-    """The `ChatModel` of one agent run: the pool's, at one endpoint. Made by `ModelPool.session`."""
+    """The `ChatModel` of one agent run, bound to one endpoint of the pool. Made by `ModelPool.session`."""
 
     def __init__(self, pool: ModelPool, binding: Binding, timeout: CallTimeout) -> None:
         self._pool = pool

@@ -1,4 +1,4 @@
-"""The fleet's limits on calls to models: how a process gets its share of them."""
+"""The fleet's limits on model calls, as one process gets and uses its share of them."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from swe_ai_fleet.domain.errors import Unavailable
 from swe_ai_fleet.domain.message import AssistantMessage, ModelRequest
 
 QUANTUM_TOKENS = 16_000
-_EVERY = 16
-"""Of a tenant's turns each sixteenth goes to the call that has waited longest."""
+_FIRST_COME_EVERY = 16
+"""Every sixteenth turn of a tenant goes to its oldest call."""
 _CHARACTERS_PER_TOKEN = 4
 _TOKENS_PER_TOOL = 150
 _UNBOUNDED_COMPLETION = 1024
 _IDLE_PART = 0.4
 _LOST_SECONDS = 0.2
-_FAREWELL_SECONDS = 1.0
+_RETURN_SECONDS = 1.0
 _log = structlog.get_logger()
 
 
 class WaitingCall(Protocol):
-    """A call in line. `order` grows with each call that comes; `session` is None for a call that is all there is."""
+    """A waiting call. `order` grows with each call; `session` is None for a single call."""
 
     @property
     def order(self) -> int: ...
@@ -47,18 +47,18 @@ _C = TypeVar("_C", bound=WaitingCall)
 
 
 class CallQueue(Generic[_C]):
-    """Calls that wait, in the order in which they are to go.
+    """Waiting calls in the order of their turns.
 
-    Tenants take turns. Of one tenant's calls those of a higher priority go first, and of these the one whose session
-    has had the least service, in tokens: least attained service, or foreground-background (M. Nuyens, A. Wierman, "The
-    Foreground-Background queue: A survey", 2008), which needs no guess of how long a session will be. It has levels
-    (multi-level feedback: L. Kleinrock, "Queueing Systems" II, 4.7), each twice as wide as the one before, since a
-    session that gives way loses its prompt in the server's cache: within a level the session that began first goes
-    first and keeps its cache warm. Each sixteenth turn of a tenant goes to its call that came first, so that with `n`
-    calls before it no call waits for more than `16 n` of its tenant's turns.
+    Tenants take turns. Of one tenant's calls those of the highest priority go first, and of these the one whose session
+    has received the least service in tokens: least attained service, or foreground-background (M. Nuyens, A. Wierman,
+    "The Foreground-Background queue: A survey", 2008), which needs no estimate of a session's length. It has levels
+    (multi-level feedback: L. Kleinrock, "Queueing Systems" II, 4.7), each twice as wide as the last, since a session
+    that is preempted loses its prompt in the server's cache: within a level the oldest session goes first and keeps
+    its cache warm. Every sixteenth turn of a tenant goes to its oldest call, so that with `n` calls before it no call
+    waits for more than `16 n` of its tenant's turns.
 
     Args:
-        quantum: tokens of service that make up the lowest level; 0: first come, first served.
+        quantum: the width of the lowest level in tokens of service; 0: first come, first served.
     """
 
     def __init__(self, quantum: int) -> None:
@@ -74,15 +74,15 @@ class CallQueue(Generic[_C]):
         return iter(self._calls.values())
 
     def add(self, call: _C) -> None:
-        """Let a call wait."""
+        """Add a waiting call."""
         self._calls[call.order] = call
 
     def remove(self, call: _C) -> None:
-        """A call waits no more; it has had no turn."""
+        """Remove a call without a turn."""
         self._calls.pop(call.order, None)
 
     def first(self, may: Callable[[_C], bool] | None = None) -> _C | None:
-        """The call whose turn it is, of those that may go; None where none may."""
+        """The next call among those that `may` go (None: all); None where there is none."""
         calls = self._calls.values()
         return min(calls if may is None else filter(may, calls), key=self._rank, default=None)
 
@@ -104,7 +104,7 @@ class CallQueue(Generic[_C]):
         turn = self._turns.get(tenant, 0)
         if session is None:
             return (turn, 0, 0, 0, call.order)
-        if self._served[tenant] % _EVERY == _EVERY - 1:
+        if self._served[tenant] % _FIRST_COME_EVERY == _FIRST_COME_EVERY - 1:
             return (turn, -math.inf, 0, 0, call.order)
         level = (session.attained // self._quantum).bit_length()
         return (turn, -session.priority, level, session.started, call.order)
@@ -112,20 +112,20 @@ class CallQueue(Generic[_C]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Call:
-    """A call in line, and the tokens that it may take."""
+    """A waiting call and the tokens it may take; `admitted` is set at its turn."""
 
     order: int
     session: Binding | None
     tokens: int
-    place: asyncio.Future[None]
+    admitted: asyncio.Future[None]
 
 
 class LeasedAdmission:
-    """Holds the calls of one process to the fleet's limits: it leases calls and tokens in batches, and hands them out.
+    """Enforces the fleet's limits for one process: it leases calls and tokens in batches, and gives them to calls.
 
-    Within the process calls are let through in the order of a `CallQueue`. No call asks the ledger itself: one task
-    renews the lease, and a call waits for it only where the lease is used up. A lease that can't be renewed ends, and
-    nothing begins until there is another one. Use it as an async context manager.
+    Within the process calls are admitted in the order of a `CallQueue`. Calls never contact the ledger: one task renews
+    the lease, and a call waits for that only when the lease is used up. A lease that can't be renewed expires, and no
+    call begins until there is another one. Use it as an async context manager.
     """
 
     def __init__(
@@ -161,40 +161,40 @@ class LeasedAdmission:
             await asyncio.gather(self._renewing, return_exceptions=True)
         if self._held:
             with suppress(Unavailable, TimeoutError):
-                async with asyncio.timeout(_FAREWELL_SECONDS):
-                    await self._ledger.renew(self._farewell(), self._quota)
+                async with asyncio.timeout(_RETURN_SECONDS):
+                    await self._ledger.renew(self._return(), self._quota)
 
     @property
     def waiting(self) -> int:
-        """Calls that wait."""
+        """The number of waiting calls."""
         return len(self._queue)
 
     async def admit(self, tokens: int, session: Binding | None = None) -> None:
-        """Wait until it is the turn, in this process, of a call that may take so many tokens."""
+        """Wait for the turn of a call that may take so many tokens."""
         self._typical = tokens if not self._typical else 0.9 * self._typical + 0.1 * tokens
         if not self._queue and self._fits(tokens):
             self._take(tokens)
             return
-        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        call = _Call(order=next(self._orders), session=session, tokens=tokens, place=place)
+        admitted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        call = _Call(order=next(self._orders), session=session, tokens=tokens, admitted=admitted)
         self._queue.add(call)
         self._wake.set()
         try:
-            await place
+            await admitted
         except asyncio.CancelledError:
-            if place.done() and not place.cancelled():
+            if admitted.done() and not admitted.cancelled():
                 self.settle(tokens, 0)
             else:
                 self._queue.remove(call)
-                self._let_through()
+                self._admit_waiting()
             raise
 
     def settle(self, reserved: int, spent: int) -> None:
-        """A call is over: its place and what it did not spend of its tokens are free again."""
+        """End a call: its slot and its unspent tokens become free."""
         self.using -= 1
         self._balance += reserved - spent
         self._spent += spent
-        self._let_through()
+        self._admit_waiting()
         if not self._queue and (not self.using or self._grant.contended):
             self._wake.set()
 
@@ -210,19 +210,19 @@ class LeasedAdmission:
         self._balance -= tokens
         low = self._quota.tokens_per_minute and self._balance < self._typical
         if low or (self._quota.max_in_flight and self.using >= self._grant.slots):
-            # Before the next call has to wait for it.
+            # Renew early, so that the next call need not wait.
             self._wake.set()
 
-    def _let_through(self) -> None:
+    def _admit_waiting(self) -> None:
         while (call := self._queue.first()) is not None and self._fits(call.tokens):
             self._queue.take(call)
             self._take(call.tokens)
-            call.place.set_result(None)
+            call.admitted.set_result(None)
         if self._queue:
             self._wake.set()
 
     async def _keep(self) -> None:
-        """Renew the lease when more is wanted, before it ends, and once nothing goes on any more."""
+        """Renew the lease when more is needed and before it expires; return it once this process is idle."""
         idle_since: float | None = None
         while True:
             if not self._held and not self._queue:
@@ -235,12 +235,12 @@ class LeasedAdmission:
             if self.using or self._queue:
                 idle_since = None
             elif idle_since is None and not self._grant.contended:
-                # A short pause between two calls is no reason to give everything back.
+                # A short pause between two calls is no reason to return the lease.
                 idle_since = self._clock()
                 continue
             idle = idle_since is not None and self._clock() - idle_since >= _IDLE_PART * self._grant.lease_seconds
             done = not self.using and not self._queue and (idle or self._grant.contended)
-            await self._renew(self._farewell() if done else self._demand())
+            await self._renew(self._return() if done else self._demand())
             if done:
                 self._held, self._ends_at, idle_since = False, -math.inf, None
                 self._balance = min(0, self._balance)
@@ -259,16 +259,16 @@ class LeasedAdmission:
             await asyncio.sleep(_LOST_SECONDS * random.uniform(0.5, 1.0))  # noqa: S311
             return
         self._grant, self._held, self._lost, self._spent = grant, True, False, 0
-        # Counted from before it was asked for, so that it never ends here later than in the ledger.
+        # Counted from before the request, so that the lease never ends later here than in the ledger.
         self._ends_at = asked_at + grant.lease_seconds
         self._balance += grant.tokens
-        self._let_through()
+        self._admit_waiting()
 
     def _demand(self) -> Demand:
         want = head = spare = 0
         if self._quota.tokens_per_minute:
             queued = sum(call.tokens for call in self._queue)
-            # What was spent since the last renewal will be wanted before the next one, or more.
+            # Before the next renewal at least as many tokens are needed as were spent since the last one.
             soon = round(self._typical * (self.using + 1)) + 2 * self._spent
             want = max(0, queued + soon - self._balance)
             first = self._queue.first()
@@ -286,12 +286,12 @@ class LeasedAdmission:
             head=head,
         )
 
-    def _farewell(self) -> Demand:
+    def _return(self) -> Demand:
         return Demand(host=self._host, epoch=self._grant.epoch, returned=max(0, self._balance))
 
 
 def estimated_tokens(request: ModelRequest) -> int:
-    """About how many tokens a call may take: four characters each, and its bound for the completion or 1,024."""
+    """An estimate of a call's tokens: one for four characters, plus its limit for the completion or 1,024."""
     if (foreign := request.passthrough) is not None:
         return foreign.characters // _CHARACTERS_PER_TOKEN + (foreign.most_tokens or _UNBOUNDED_COMPLETION)
     characters = 0

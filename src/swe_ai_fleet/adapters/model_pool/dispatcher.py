@@ -1,4 +1,4 @@
-"""The dispatcher of a pool: which endpoint a call goes to, when, and what happens where it fails, by its rules."""
+"""The dispatcher of a pool: it routes calls to endpoints, lets them wait, and retries failed ones, by `PoolRules`."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from swe_ai_fleet.ports import CallTimeout, ChatModel
 _T = TypeVar("_T")
 _STALE_POLLS = 3
 _MOST_TRIES = 3
-"""So often a call may meet a server that breaks (5xx, no completion), wherever."""
+"""The most attempts of a call that servers answer with 5xx or no completion."""
 _MOST_CUTS = 8
-"""So often its reply may be cut off: more often than servers end, it is the call that ends them."""
+"""The most attempts of a call whose reply is cut off: then the call itself probably crashes servers."""
 PING_SECONDS = 10.0
 _SHORTEST_WAIT = 0.001
 _log = structlog.get_logger()
@@ -31,15 +31,15 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolRules:
-    """How a pool waits, tries again and asks. Times are in seconds.
+    """The timeouts, retries and polling of a pool. Times are in seconds.
 
     Attributes:
-        timeout: how long a call waits while no endpoint serves, and goes on trying from its first fault on.
-        notice: how long no endpoint serves before a call that waits says so, doubled each further time.
-        backoff: before the next try at the same endpoint, doubled each time, with jitter.
+        timeout: how long a call waits while no endpoint is available, and retries after its first fault.
+        notice: how long no endpoint is available before a waiting call reports it, doubled each further time.
+        backoff: before the next attempt at the same endpoint, doubled each time, with jitter.
         open_for: how long a circuit stays open the first time, doubled each time it opens again.
-        ramp: the time in which an endpoint that is back may get twice as many calls at once.
-        quantum: as of `CallQueue`.
+        ramp: the time in which a recovered endpoint may get twice as many calls at once.
+        quantum: see `CallQueue`.
     """
 
     timeout: float = 120.0
@@ -55,15 +55,18 @@ class PoolRules:
 
 @dataclass(eq=False, slots=True)
 class _Call:
-    """A call on its way. `deadline` is when its timeout ends, None before its first fault."""
+    """A call and its attempts. `deadline` is the end of its retries, None before its first fault.
+
+    `on_away` is called with True when no endpoint is available for long, and with False when one is again.
+    """
 
     order: int
     session: Binding | None
     timeout: float
     notice: float
-    hear: Callable[[bool], None] | None = None
+    on_away: Callable[[bool], None] | None = None
     is_away: bool = False
-    place: asyncio.Future[Endpoint] | None = None
+    assigned: asyncio.Future[Endpoint] | None = None
     tries: int = 0
     broken: int = 0
     cut: int = 0
@@ -71,21 +74,21 @@ class _Call:
     avoid: Endpoint | None = None
     error: ModelUnavailable | None = None
 
-    def tell(self, *, is_away: bool) -> None:
-        """Let who listens know, where it is news."""
-        if is_away is not self.is_away and self.hear is not None:
+    def report(self, *, is_away: bool) -> None:
+        """Call `on_away` if the state has changed."""
+        if is_away is not self.is_away and self.on_away is not None:
             self.is_away = is_away
-            self.hear(is_away)
+            self.on_away(is_away)
 
 
 class CallDispatcher:
-    """Takes calls to endpoints: the least loaded one, or the one that the agent run is bound to.
+    """Routes calls to endpoints: the least loaded one, or the one that the agent run is bound to.
 
-    Calls that no endpoint has room for wait in a `CallQueue`; trying again does not cost a call its place. An endpoint
-    whose circuit is open is pinged, by one task, and gets calls again by and by.
+    Calls without an endpoint that has room wait in a `CallQueue`; a retry keeps a call's position. An endpoint whose
+    circuit is open is pinged by one task, and gradually gets calls again.
 
     Args:
-        source: where members come from that are not known yet; empty: these are all.
+        source: where further members may be discovered; empty: these are all.
     """
 
     def __init__(
@@ -109,19 +112,19 @@ class CallDispatcher:
 
     @property
     def waiting(self) -> int:
-        """How many calls wait for an endpoint."""
+        """The number of calls that wait for an endpoint."""
         return len(self._queue)
 
-    def renew(self, members: Collection[PoolMember]) -> tuple[list[Endpoint], list[Endpoint]]:
-        """Have these members from now on; the endpoints that came, and those that left.
+    def set_members(self, members: Collection[PoolMember]) -> tuple[list[Endpoint], list[Endpoint]]:
+        """Replace the members; returns the new and the departed endpoints.
 
-        One that comes is pinged first and gets more calls by and by; one that leaves ends what it has under way.
+        A new endpoint is pinged first and gets calls gradually; a departed one finishes its running calls.
         """
-        stay = [endpoint for endpoint in self.endpoints if endpoint.member in members]
-        stayed = [endpoint.member for endpoint in stay]
+        kept = [endpoint for endpoint in self.endpoints if endpoint.member in members]
+        kept_members = [endpoint.member for endpoint in kept]
         departed = [endpoint for endpoint in self.endpoints if endpoint.member not in members]
-        came = [self._endpoint(member) for member in members if member not in stayed]
-        self.endpoints = (*stay, *came)
+        new = [self._endpoint(member) for member in members if member not in kept_members]
+        self.endpoints = (*kept, *new)
         for endpoint in departed:
             endpoint.emptied = asyncio.Event()
             if not endpoint.in_flight:
@@ -129,11 +132,11 @@ class CallDispatcher:
         for recovery, endpoint in self._recoveries.items():
             if endpoint in departed:
                 recovery.cancel()
-        for endpoint in came:
+        for endpoint in new:
             endpoint.breaker.circuit = Circuit.OPEN
             self._ping_until_back(endpoint)
         self._dispatch()
-        return came, departed
+        return new, departed
 
     async def serve(
         self,
@@ -141,9 +144,9 @@ class CallDispatcher:
         binding: Binding | None,
         timeout: CallTimeout,
     ) -> _T:
-        """Carry an operation out on an endpoint, on another one where that fails, waiting where none serves.
+        """Run an operation on an endpoint, with retries on others, waiting while none is available.
 
-        Raises ContextTooLong and ModelRejected at once, ModelUnavailable once the timeout or the tries are used up.
+        Raises ContextTooLong and ModelRejected at once, ModelUnavailable once the timeout or the retries are used up.
         """
         seconds = self._rules.timeout if timeout.seconds is None else timeout.seconds
         call = _Call(next(self._orders), binding, seconds, self._rules.notice, timeout.hear)
@@ -168,13 +171,13 @@ class CallDispatcher:
             await self._before_retry(call, endpoint, fault, failure)
 
     async def close(self) -> None:
-        """End what runs in the background. Calls that still wait for an endpoint fail with ModelUnavailable."""
+        """End background tasks. Calls that still wait for an endpoint fail with ModelUnavailable."""
         if self._timer is not None:
             self._timer.cancel()
         for call in tuple(self._queue):
             self._queue.remove(call)
-            if call.place is not None and not call.place.done():
-                call.place.set_exception(ModelUnavailable("the pool of model servers was closed", field="model_url"))
+            if call.assigned is not None and not call.assigned.done():
+                call.assigned.set_exception(ModelUnavailable("the pool of model servers was closed", field="model_url"))
         recoveries = list(self._recoveries)
         for recovery in recoveries:
             recovery.cancel()
@@ -183,47 +186,47 @@ class CallDispatcher:
     async def _acquire(self, call: _Call) -> Endpoint:
         if not self._queue and (endpoint := self._routes(_now()).of(call.session, call.avoid)) is not None:
             return self._assign(call, endpoint)
-        call.place = place = asyncio.get_running_loop().create_future()
+        call.assigned = assigned = asyncio.get_running_loop().create_future()
         self._queue.add(call)
         self._dispatch()
-        if place.done():
-            return place.result()
+        if assigned.done():
+            return assigned.result()
         self.counters.waited += 1
         limit = _now() + call.timeout if call.deadline is None else call.deadline
         try:
-            while not place.done():
+            while not assigned.done():
                 now = _now()
                 if not (
                     self._source
                     or any(endpoint.up(now) or endpoint.opens_at(now) <= limit for endpoint in self.endpoints)
                 ):
                     raise self._timed_out(call)
-                looks_at = limit if call.hear is None else min(limit, now + call.notice)
-                await asyncio.wait((place,), timeout=max(0.0, looks_at - now))
-                if place.done():
+                wakes_at = limit if call.on_away is None else min(limit, now + call.notice)
+                await asyncio.wait((assigned,), timeout=max(0.0, wakes_at - now))
+                if assigned.done():
                     break
                 is_up = any(endpoint.up(now := _now()) for endpoint in self.endpoints)
                 if now >= limit:
                     if not is_up:
                         raise self._timed_out(call)
-                    # A server serves others: this call's turn has yet to come, which is no fault to give up for.
+                    # A server works for other calls, and this one still waits for its turn: no reason to give up.
                     limit = now + max(call.timeout, 1.0)
-                call.tell(is_away=not is_up)
+                call.report(is_away=not is_up)
             if call.is_away:
                 call.notice *= 2
-                call.tell(is_away=False)
+                call.report(is_away=False)
         except BaseException:
-            if place.done() and not place.cancelled() and place.exception() is None:
-                place.result().ended()
-            place.cancel()
-            call.tell(is_away=False)
+            if assigned.done() and not assigned.cancelled() and assigned.exception() is None:
+                assigned.result().ended()
+            assigned.cancel()
+            call.report(is_away=False)
             self._queue.remove(call)
             self._dispatch()
             raise
-        return place.result()
+        return assigned.result()
 
     def _dispatch(self) -> None:
-        """Let those whose turn it is go where there is room for them."""
+        """Assign endpoints with room to the waiting calls, in the order of their turns."""
         if not self._queue:
             return
         now = _now()
@@ -231,15 +234,15 @@ class CallDispatcher:
             if not (routes := self._routes(now)).ready:
                 break
             call = self._queue.first(lambda call, to=routes.of: to(call.session, call.avoid) is not None)
-            if call is None or call.place is None or (endpoint := routes.of(call.session, call.avoid)) is None:
+            if call is None or call.assigned is None or (endpoint := routes.of(call.session, call.avoid)) is None:
                 break
             self._queue.take(call)
-            call.place.set_result(self._assign(call, endpoint))
+            call.assigned.set_result(self._assign(call, endpoint))
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         if self._queue:
-            # An open circuit is looked after by its own task.
+            # An endpoint with an open circuit has its own task.
             at = min(
                 (endpoint.opens_at(now) for endpoint in self.endpoints if endpoint.breaker.circuit is not Circuit.OPEN),
                 default=math.inf,
@@ -254,7 +257,7 @@ class CallDispatcher:
     def _assign(self, call: _Call, endpoint: Endpoint) -> Endpoint:
         endpoint.in_flight += 1
         session = call.session
-        # One fault is no reason to leave a warm prefix cache for good.
+        # After a single fault the run stays bound to its warm prefix cache.
         is_detour = session is None or (session.endpoint is not None and session.endpoint is call.avoid)
         if session is not None and session.endpoint is not endpoint and not is_detour:
             self.counters.moved += session.endpoint is not None
@@ -290,7 +293,7 @@ class CallDispatcher:
         recovery.add_done_callback(self._recoveries.pop)
 
     async def _before_retry(self, call: _Call, endpoint: Endpoint, fault: Fault, error: ModelUnavailable) -> None:
-        """Wait as long as is due before the next try. Raises the fault where there is to be none."""
+        """Wait before the next attempt. Raises the fault where there is none."""
         now = _now()
         call.tries += 1
         call.broken += fault.kind is FaultKind.BROKEN
@@ -310,12 +313,12 @@ class CallDispatcher:
     def _timed_out(self, call: _Call) -> ModelUnavailable:
         self.counters.gave_up += 1
         faults = [endpoint.last_fault for endpoint in self.endpoints if endpoint.last_fault is not None]
-        last = call.error or (faults[-1] if faults else self.nobody())
+        last = call.error or (faults[-1] if faults else self.none_available())
         hint = last.hint or f"no server accepted the call within {call.timeout:g} s"
         return ModelUnavailable(last.message, field=last.field, hint=hint)
 
-    def nobody(self) -> ModelUnavailable:
-        """The fault where no endpoint is known or has said why."""
+    def none_available(self) -> ModelUnavailable:
+        """The fault where no endpoint is known, or none has had a fault."""
         where = f" at {self._source}" if self._source else ""
         return ModelUnavailable(f"no model server is available{where}", field="model_url")
 
@@ -325,7 +328,7 @@ class CallDispatcher:
         return Endpoint(member=member, breaker=breaker, window=Window(ramp_seconds=rules.ramp))
 
     async def _recover(self, endpoint: Endpoint) -> None:
-        """Ping an endpoint whose circuit is open, at longer and longer intervals, until it answers."""
+        """Ping an endpoint with an open circuit, at growing intervals, until it answers."""
         while True:
             await asyncio.sleep(max(0.0, endpoint.breaker.retry_at - _now()))
             try:
@@ -335,7 +338,7 @@ class CallDispatcher:
                 endpoint.breaker.ping_failed(_now())
                 continue
             except ModelError:
-                # It refuses, so it is there; the next call will hear why.
+                # A refusal is an answer; the next call gets the reason.
                 pass
             break
         endpoint.breaker.ping_answered()

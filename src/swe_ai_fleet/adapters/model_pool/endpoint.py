@@ -1,4 +1,4 @@
-"""One endpoint of the pool: its model, its circuit breaker, and how many calls it may have under way."""
+"""One endpoint of the pool: its model, its circuit breaker, and its limit of concurrent calls."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _COLD_MARGIN = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolMember:
-    """What a pool is made of. `name` is shown to operators, so no secret may stand in it.
+    """A model server in a pool. `name` is shown to operators, so it must contain no secret.
 
-    The model must not retry on its own. Without `load` the pool goes by what it has under way itself. `close` is called
-    once the member has left the pool and its last call has ended, or the pool is closed.
+    The model must not retry itself. Without `load` the pool only knows its own running calls. `close` is called once
+    the member has left the pool and its last call has ended, or the pool is closed.
     """
 
     name: str
@@ -37,13 +37,13 @@ class PoolMember:
 
 @dataclass(eq=False, slots=True, weakref_slot=True, kw_only=True)
 class Binding:
-    """An agent run: where its calls go, for as long as somebody holds it, and what service they have had.
+    """An agent run's binding to an endpoint, while a session holds it, and the service it has received.
 
     Attributes:
-        name: that servers and routers are told; it says nothing of the run.
-        started: when it made its first call, by a clock of the whole process.
-        attained: tokens that servers computed for it: of prompts what was not in the cache, and replies.
-        is_cold: less than half of the prompt before was in the cache of a server that has one.
+        name: a hash that is sent to servers and routers.
+        started: the time of its first session, by the process's monotonic clock.
+        attained: tokens that servers computed for it: uncached prompt tokens and replies.
+        is_cold: less than half of the previous prompt was in the server's cache, if it has one.
     """
 
     name: str
@@ -55,8 +55,8 @@ class Binding:
     is_cold: bool = False
     endpoint: Endpoint | None = None
 
-    def served(self, usage: Usage) -> None:
-        """A call was answered: what it took of the server counts, and whether its prompt was found in the cache."""
+    def add_usage(self, usage: Usage) -> None:
+        """Count the tokens of an answered call, and note whether its prompt was in the cache."""
         self.attained += usage.total_tokens - usage.cached_tokens
         if self.endpoint is not None:
             self.endpoint.caches = self.endpoint.caches or usage.cached_tokens > 0
@@ -64,7 +64,7 @@ class Binding:
         self.prompt_tokens = usage.prompt_tokens
 
     def bind(self, endpoint: Endpoint) -> None:
-        """Let the next calls go to this endpoint."""
+        """Route the next calls to this endpoint."""
         if self.endpoint is not None:
             self.endpoint.bindings.discard(self)
         self.endpoint = endpoint
@@ -75,7 +75,7 @@ class Binding:
 class Endpoint:
     """A member's state in this process. Times are the event loop's.
 
-    `emptied` is there once it has left the pool, and set when its last call has ended.
+    `emptied` exists once the member has left the pool, and is set when its last call has ended.
     """
 
     member: PoolMember
@@ -90,25 +90,25 @@ class Endpoint:
     caches: bool = False
     emptied: asyncio.Event | None = None
     _loaded_at: float = 0.0
-    _in_flight_then: int = 0
+    _in_flight_at_load: int = 0
     _pauses: int = 0
 
     def admits(self, now: float) -> bool:
-        """Whether a call may begin now."""
+        """Whether another call may begin now."""
         return self.up(now) and self.in_flight + 1 <= self.window.limit(now)
 
     def up(self, now: float) -> bool:
-        """Whether it serves, though there may be no room this moment."""
+        """Whether the endpoint is available, though perhaps without room at the moment."""
         return self.emptied is None and self.breaker.circuit is not Circuit.OPEN and now >= self.paused_until
 
     def ended(self) -> None:
-        """A call that was under way is no more."""
+        """Note the end of a running call."""
         self.in_flight -= 1
         if self.emptied is not None and not self.in_flight:
             self.emptied.set()
 
     def opens_at(self, now: float) -> float:
-        """The earliest time at which it may admit a call that no call under way has to end for."""
+        """The earliest time at which it may admit a call even if no running call ends."""
         if self.breaker.circuit is Circuit.OPEN:
             return self.breaker.retry_at
         if now < self.paused_until:
@@ -116,74 +116,74 @@ class Endpoint:
         return self.window.next_growth(now)
 
     def succeeded(self, epoch: int) -> bool:
-        """A call was answered; whether that closed the circuit."""
+        """Note an answered call; returns whether that closed the circuit."""
         self._pauses = 0
         self.window.succeeded()
         return self.breaker.succeeded(epoch)
 
     def turned_away(self, fault: Fault, *, began: float, now: float, pause_seconds: float) -> None:
-        """A call was rejected for overload: fewer at once from now on, and none for as long as the server asks.
+        """Note a call rejected for overload: allow fewer calls, and none for as long as the server asks.
 
-        A server that does not say is left alone for `pause_seconds`, twice as long each further time in a row.
+        Without such a time the pause is `pause_seconds`, doubled each further time in a row.
         """
         pause = fault.retry_after
         if self.window.turned_away(self.in_flight, began, now) and pause is None:
             pause = min(_LONGEST_OWN_PAUSE_SECONDS, pause_seconds * 2.0 ** min(self._pauses, 10))
             self._pauses += 1
         if pause is not None:
-            # Other processes were told the same; they must not all come back at one moment.
+            # Other processes got the same answer and must not all return at once.
             pause = min(pause, _LONGEST_PAUSE_SECONDS) + pause_seconds * random.random()  # noqa: S311
             self.paused_until = max(self.paused_until, now + pause)
 
     def take_load(self, load: ServerLoad, *, asked_with: int, now: float) -> None:
-        """Its own word about its load came in; it was asked with so many calls of ours under way."""
+        """Take the load that the server reported, when `asked_with` calls of ours were running."""
         before, self.load, self._loaded_at = self.load, load, now
-        # Whichever is more: a call that ended meanwhile is nobody else's.
-        self._in_flight_then = max(asked_with, self.in_flight)
+        # The larger number: a call of ours that ended meanwhile must not count as another process's.
+        self._in_flight_at_load = max(asked_with, self.in_flight)
         self.caches = self.caches or load.prefix_hits > 0
         queries = load.prefix_queries - before.prefix_queries if before else 0.0
         hits = load.prefix_hits - before.prefix_hits if before else 0.0
         self.window.adjust(asked_with, load, hit_share=hits / queries if queries > 0 and self.caches else 1.0)
 
     def pressure(self, now: float, *, stale_after: float) -> tuple[bool, float, float]:
-        """How busy it is, to compare: out of cache, requests of everybody's there, part of its cache in use.
+        """A sort key of how busy it is: whether its cache is full, the requests of all clients, its cache usage.
 
-        Ours since it last told are added to what it told, so that its old word draws no herd (M. Mitzenmacher, "How
-        Useful Is Old Information?", 2000). A run that is bound here counts as one request, between its calls too. What
-        waits there counts twice: it stands for work ahead of ours.
+        Our calls since its last report are added to the report, so that an old one attracts no herd (M. Mitzenmacher,
+        "How Useful Is Old Information?", 2000). A run that is bound here counts as one request, between its calls too.
+        Waiting requests count twice, as work ahead of ours.
         """
         ours = float(max(self.in_flight, len(self.bindings)))
         if self.load is None or now - self._loaded_at > stale_after:
             return False, ours, 0.0
         load = self.load
-        others = max(0, load.running + load.waiting - self._in_flight_then)
+        others = max(0, load.running + load.waiting - self._in_flight_at_load)
         return load.waiting > 0 and load.cache >= 0.95, ours + others + load.waiting, load.cache
 
     def queues(self, now: float, *, stale_after: float) -> bool:
-        """Whether the server said lately that requests wait there."""
+        """Whether the server recently reported waiting requests."""
         return self.load is not None and self.load.waiting > 0 and now - self._loaded_at <= stale_after
 
 
 class CallRoutes:
-    """Where calls can go at one moment: where their run is bound to while that serves, else where there is least to do.
+    """The endpoint for each call at one moment: its run's if available, else the least busy one.
 
-    A run leaves its endpoint where that has no room, or says that requests wait there, and another one is much less
-    busy; one whose prompt is no longer in the cache there has less to lose.
+    A run leaves its endpoint if that has no room or reports waiting requests, and another one is much less busy. A run
+    whose prompt is no longer in the endpoint's cache leaves it more readily.
     """
 
     def __init__(self, endpoints: Sequence[Endpoint], now: float, *, stale_after: float) -> None:
         self.ready = [endpoint for endpoint in endpoints if endpoint.admits(now)]
         self._now, self._stale_after = now, stale_after
-        self._alone = len(endpoints) == 1
+        self._only_one = len(endpoints) == 1
         self._ranked: list[tuple[tuple[bool, float, float], Endpoint]] = []
-        if self.ready and not self._alone:
+        if self.ready and not self._only_one:
             ranked = [(self._pressure(endpoint), random.random(), endpoint) for endpoint in self.ready]  # noqa: S311
             self._ranked = [(pressure, endpoint) for pressure, _, endpoint in sorted(ranked, key=lambda rank: rank[:2])]
-        self._known: dict[tuple[Endpoint, bool], Endpoint | None] = {}
+        self._by_binding: dict[tuple[Endpoint, bool], Endpoint | None] = {}
 
     def of(self, session: Binding | None, avoid: Endpoint | None) -> Endpoint | None:
-        """Where a call of a run can go now, best not to the endpoint to avoid; None where it is to wait."""
-        if self._alone or not self.ready:
+        """The endpoint for a run's call now, if possible not the one to avoid; None if the call must wait."""
+        if self._only_one or not self.ready:
             return self.ready[0] if self.ready else None
         best = next((endpoint for _, endpoint in self._ranked if endpoint is not avoid), self._ranked[0][1])
         if session is None or session.endpoint is None:
@@ -192,9 +192,9 @@ class CallRoutes:
         if bound is avoid:
             return best
         key = bound, session.is_cold
-        if key not in self._known:
-            self._known[key] = self._from(bound, is_cold=session.is_cold)
-        return self._known[key]
+        if key not in self._by_binding:
+            self._by_binding[key] = self._from(bound, is_cold=session.is_cold)
+        return self._by_binding[key]
 
     def _from(self, bound: Endpoint, *, is_cold: bool) -> Endpoint | None:
         (best_full, least, _), best = self._ranked[0]
@@ -217,8 +217,8 @@ class Counters:
     """Counted since the pool was opened.
 
     Attributes:
-        admitted: calls that reached an endpoint, tries again included.
-        gave_up: calls that ended because no endpoint served them in time.
+        admitted: calls that reached an endpoint, retries included.
+        gave_up: calls that failed because no endpoint served them in time.
     """
 
     admitted: int = 0
@@ -232,9 +232,9 @@ class Counters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberStatus:
-    """One member as this process sees it; `limit` is the most calls that it would let be under way.
+    """One member in this process; `limit` is its current limit of concurrent calls.
 
-    `load` is the server's own word, None where it gives none.
+    `load` is the server's own report, None without one.
     """
 
     name: str
@@ -248,7 +248,7 @@ class MemberStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolStatus:
-    """All endpoints, and how many calls wait for one."""
+    """All endpoints, and the number of calls that wait for one."""
 
     endpoints: tuple[MemberStatus, ...]
     waiting: int

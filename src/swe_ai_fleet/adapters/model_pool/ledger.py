@@ -1,4 +1,4 @@
-"""The fleet's limits on calls to models, and the ledger of who in it holds how much of them."""
+"""The fleet's limits on model calls, and the ledger of their leases to hosts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LEASE_ROUNDS = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallQuota:
-    """The most calls at once, and tokens a minute (prompt and completion), of a whole fleet; 0 means no limit."""
+    """The limits of a whole fleet: concurrent calls, and tokens (prompt and completion) a minute; 0 means no limit."""
 
     max_in_flight: int = 0
     tokens_per_minute: int = 0
@@ -27,13 +27,13 @@ class CallQuota:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """What one host holds and wants. Counts are whole, not changes, so that asking twice does no harm.
+    """What one host holds and needs. Counts are totals, not changes, so that a repeated request does no harm.
 
     Attributes:
-        epoch: of the ledger that answered this host last; empty before the first answer.
-        slots: calls it may have under way by the lease it holds.
-        head: those that the call in front of its line lacks.
-        returned: tokens it had been given and has no use for.
+        epoch: the id of the ledger that answered this host last; empty before the first answer.
+        slots: the concurrent calls that its lease allows.
+        head: the tokens that its first waiting call lacks.
+        returned: granted tokens that it does not need.
     """
 
     host: str
@@ -49,9 +49,9 @@ class Demand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grant:
-    """A lease. `slots` is the most calls the host may have under way in all, `tokens` come on top of what it has.
+    """A lease. `slots` is the host's limit of concurrent calls, `tokens` are added to those it has.
 
-    It ends after `lease_seconds`; who wants more asks again after `again_seconds`. `contended`: others wait.
+    It ends after `lease_seconds`; a host that needs more asks again after `again_seconds`. `contended`: others wait.
     """
 
     epoch: str
@@ -63,16 +63,19 @@ class Grant:
 
 
 class Ledger(Protocol):
-    """Who in the fleet holds how much."""
+    """The leases of all hosts in the fleet."""
 
     async def renew(self, demand: Demand, quota: CallQuota) -> Grant:
-        """Replace a host's lease. Raises Unavailable; then the old one stands until it ends."""
+        """Replace a host's lease. Raises Unavailable; then the old lease remains until it ends."""
         ...
 
 
 @dataclass(slots=True, kw_only=True)
 class _Lease:
-    """`held` counts against the limit: what the host may start, or has under way if that is more."""
+    """A host's lease. `held` counts against the limit: its slots, or its running calls if those are more.
+
+    `hungry_since` and `thirsty_since` are the times since when it has waited for a slot and for tokens.
+    """
 
     need: int
     waiting: bool
@@ -84,16 +87,16 @@ class _Lease:
 
 
 class MemoryLedger:
-    """A `Ledger` in memory: of a whole fleet inside a Ray actor, of one process anywhere else.
+    """A `Ledger` in memory: for a whole fleet inside a Ray actor, elsewhere for one process.
 
-    Calls are shared by max-min fairness (D. Bertsekas, R. Gallager, "Data Networks", 6.5): nobody who needs less than
-    an equal part gets less than it needs. What does not divide goes in turn to the hosts that wait longest. What is
-    under way is never taken back; a host with more than its part starts nothing new until it is below.
-    Tokens come from a bucket that fills all the time and holds 10 seconds' worth; a grant may leave it in debt by the
-    size of one call, so that a call larger than the bucket is served too.
+    Calls are shared by max-min fairness (D. Bertsekas, R. Gallager, "Data Networks", 6.5): a host that needs less than
+    an equal share gets all it needs. An indivisible remainder goes in turn to the hosts that have waited longest.
+    Running calls are never revoked; a host with more than its share starts none until it is below.
+    Tokens come from a bucket that fills continuously and holds 10 seconds' worth; a grant may leave it in debt by the
+    size of one call, so that a call larger than the bucket is served, too.
 
-    A ledger that meets hosts with a grant of another ledger is a successor. For the length of one lease it then lets
-    nobody have more calls than it had before.
+    A ledger that gets a request with another ledger's epoch has succeeded that one. For the duration of one lease it
+    then grants no host more calls than it had before.
     """
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic, lease_seconds: float = _LEASE_SECONDS) -> None:
@@ -146,7 +149,7 @@ class MemoryLedger:
 
     @property
     def held(self) -> Mapping[str, int]:
-        """Calls that each host may have under way or has."""
+        """The calls of each host that count against the limit."""
         return {host: lease.held for host, lease in self._leases.items()}
 
     def _slots(self, demand: Demand, lease: _Lease, quota: CallQuota, now: float) -> int:
@@ -156,12 +159,12 @@ class MemoryLedger:
         room = max(0, quota.max_in_flight - others)
         if self._successor and now - self._born < self._lease_seconds:
             return min(lease.need, max(demand.using, demand.slots), room)
-        granted = min(self._part(demand.host, lease, quota.max_in_flight), room)
+        granted = min(self._fair_share(demand.host, lease, quota.max_in_flight), room)
         unclaimed = quota.max_in_flight - sum(other.need for other in self._leases.values())
         return granted + max(0, min(demand.spare, room - granted, unclaimed))
 
-    def _part(self, host: str, lease: _Lease, capacity: int) -> int:
-        """A host's max-min fair part of the calls, at most what it needs."""
+    def _fair_share(self, host: str, lease: _Lease, capacity: int) -> int:
+        """A host's max-min fair share of the calls, at most what it needs."""
         remaining, level = capacity, 0
         needs = sorted(other.need for other in self._leases.values())
         for index, need in enumerate(needs):
@@ -175,7 +178,7 @@ class MemoryLedger:
             return lease.need
         hungry = [other for other in self._leases.values() if other.need > level]
         extra = remaining - level * len(hungry) - sum(other.held > level for other in hungry if other is not lease)
-        # Kept for those who wait longer, though they may ask a moment later.
+        # Reserved for hosts that have waited longer, even if their requests come a moment later.
         ahead = sum(
             (other.hungry_since, name) < (lease.hungry_since, host)
             for name, other in self._leases.items()
@@ -184,9 +187,9 @@ class MemoryLedger:
         return level + (ahead < extra)
 
     def _pour(self, demand: Demand, lease: _Lease, quota: CallQuota, now: float) -> tuple[int, float]:
-        """(tokens for a host, seconds until there are some if there are none) from the bucket.
+        """Take tokens for a host from the bucket: (their number, seconds until there are some if it is 0).
 
-        Hosts whose calls wait longer have theirs first.
+        Hosts whose calls have waited longer come first.
         """
         if not quota.tokens_per_minute:
             return 0, 0.0

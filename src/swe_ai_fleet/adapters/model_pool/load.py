@@ -1,4 +1,4 @@
-"""How much a server takes: its own word (vLLM's routing metrics), a circuit breaker, a window of calls."""
+"""How many calls a server can take: its reported load (vLLM's metrics), a circuit breaker, a window of calls."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ _WINDOW_GROWTH = 0.05
 _ROOM_GROWTH = 0.25
 _FEW = 2
 _THRESHOLD = 3
-"""So many faults in a row open a closed circuit; one does where it is half-open."""
+"""How many faults in a row open a closed circuit; a half-open one opens at the first."""
 _CACHE_IN_USE = 0.6
 _HIT_SHARE = 0.9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerLoad:
-    """Requests that a server works on and that wait there, and the part of its KV cache in use (0 to 1).
+    """A server's running and waiting requests, and the fraction of its KV cache in use (0 to 1).
 
-    `prefix_queries` are the tokens looked up in its prefix cache since it started, `prefix_hits` those found there.
+    `prefix_queries` are the tokens looked up in its prefix cache since its start, `prefix_hits` those found there.
     """
 
     running: int
@@ -42,9 +42,9 @@ class ServerLoad:
 
 
 def read_load(metrics: bytes) -> ServerLoad | None:
-    """The load in a page of Prometheus text; None where vLLM's metrics are not in it.
+    """The load in a page of Prometheus text; None without vLLM's metrics.
 
-    A server with several engines has one line for each: requests are added up, of the caches the fullest counts.
+    A server with several engines has a line for each: requests are added up, and the fullest cache counts.
     """
     running = waiting = cache = hits = queries = 0.0
     any_found = False
@@ -70,7 +70,7 @@ def read_load(metrics: bytes) -> ServerLoad | None:
 
 
 async def vllm_load(page: Callable[[], Awaitable[bytes]]) -> ServerLoad | None:
-    """The load of a vLLM server whose metrics a page has; None where it does not say."""
+    """The load in a vLLM server's page of metrics; None without it."""
     return read_load(await page())
 
 
@@ -82,11 +82,11 @@ def _sample(line: bytes) -> tuple[bytes, float]:
     else:
         name, _, rest = line.partition(b" ")
     words = rest.split(maxsplit=1)
-    return name.strip(), (number_in(words[0], 0, 1e15) or 0.0) if words else 0.0
+    return name.strip(), (number_in(words[0], 1e15) or 0.0) if words else 0.0
 
 
 class Circuit(StrEnum):
-    """Closed: calls go through. Open: none does. Half-open: it answered a ping; calls go through until one fails."""
+    """Closed: calls are allowed. Open: none is. Half-open: it answered a ping; calls are allowed until one fails."""
 
     CLOSED = "closed"
     OPEN = "open"
@@ -94,10 +94,10 @@ class Circuit(StrEnum):
 
 
 class CircuitBreaker:
-    """Stops calls to an endpoint that fails, after M. Nygard, "Release It!".
+    """Stops calls to a failing endpoint, after M. Nygard, "Release It!".
 
-    Each time it opens again without a success in between it stays open twice as long. Faults and successes carry the
-    `epoch` in which their call began: what began before the circuit last opened says nothing new.
+    Without a success in between, each opening lasts twice as long. Faults and successes carry the `epoch` in which
+    their call began: those of calls that began before the last opening are ignored.
     """
 
     def __init__(self, *, open_seconds: float, longest_seconds: float) -> None:
@@ -108,10 +108,10 @@ class CircuitBreaker:
         self.circuit = Circuit.CLOSED
         self.epoch = 0
         self.retry_at = 0.0
-        """When an open circuit is due for a ping."""
+        """The time of the next ping of an open circuit."""
 
     def succeeded(self, epoch: int) -> bool:
-        """A call was answered; whether that closed the circuit."""
+        """Note an answered call; returns whether that closed the circuit."""
         if epoch != self.epoch or self.circuit is Circuit.OPEN:
             return False
         closed = self.circuit is Circuit.HALF_OPEN
@@ -120,7 +120,7 @@ class CircuitBreaker:
         return closed
 
     def failed(self, epoch: int, now: float) -> bool:
-        """A call failed; whether that opened the circuit."""
+        """Note a failed call; returns whether that opened the circuit."""
         if epoch != self.epoch or self.circuit is Circuit.OPEN:
             return False
         self._faults += 1
@@ -131,11 +131,11 @@ class CircuitBreaker:
         return True
 
     def ping_failed(self, now: float) -> None:
-        """The endpoint of an open circuit is still away."""
+        """Keep the circuit open after a failed ping."""
         self._open(now)
 
     def ping_answered(self) -> None:
-        """The endpoint of an open circuit is back, as far as a ping can tell."""
+        """Half-open the circuit after an answered ping."""
         self.circuit = Circuit.HALF_OPEN
 
     def _open(self, now: float) -> None:
@@ -148,12 +148,12 @@ class CircuitBreaker:
 
 
 class Window:
-    """Unbounded until there is trouble; then slow start and additive increase, multiplicative decrease.
+    """A limit of concurrent calls: none until trouble; then slow start, additive increase, multiplicative decrease.
 
     The rules are TCP's (V. Jacobson, "Congestion Avoidance and Control", 1988), calls in place of segments. After an
-    outage the window is one call; each success adds one, and as replies of a model may take a minute, so does time:
-    it doubles every `ramp_seconds` too. A server that turns calls away for overload halves it, once for all calls
-    that were under way together; from there each round of successes adds 5 %, and at least one.
+    outage the window is one call; each success adds one, and so does time, as a model's replies may take a minute:
+    it doubles every `ramp_seconds`, too. A rejection for overload halves it, once for all calls that were running
+    together; from there each round of successes adds 5 %, and at least one.
     """
 
     def __init__(self, *, ramp_seconds: float) -> None:
@@ -163,18 +163,18 @@ class Window:
         self._halved_at = -math.inf
 
     def limit(self, now: float) -> float:
-        """The most calls that may be under way."""
+        """The limit of concurrent calls."""
         if self._ramp_from is None:
             return self._size
-        return max(self._size, self._by_time(now))
+        return max(self._size, self._ramped(now))
 
     def adjust(self, in_flight: int, load: ServerLoad, *, hit_share: float) -> None:
-        """The server says how much runs and waits there while so many of the requests are ours.
+        """Adjust the limit to the server's load, when `in_flight` of its requests were ours.
 
-        What would only wait there is held back here, where it can be put in order, but for a few that keep the server
-        busy. Where prompts are less and less found in its cache, a part of that is left to the sessions whose tools
-        run. Each process gives up the same share of what it has there, down to an eighth of what runs. Where none
-        waits any more, more are let through.
+        Calls that would only wait on the server wait here instead, where they can be ordered, except a few that keep
+        the server busy. When fewer prompts are found in its cache, part of the cache is left to sessions whose tools
+        are running. Each process gives up the same share of its calls, down to an eighth of the running ones. When none
+        waits any more, the limit grows.
         """
         few = max(_FEW, load.running // 8)
         share = math.inf
@@ -190,12 +190,12 @@ class Window:
             self._size += max(1.0, (_ROOM_GROWTH if has_room else _WINDOW_GROWTH) * self._size)
 
     def restart(self, now: float) -> None:
-        """Begin again with one call: the server was away."""
+        """Restart with one call after an outage."""
         self._size = 1.0
         self._ramp_from = now
 
     def succeeded(self) -> None:
-        """A call was answered."""
+        """Note an answered call."""
         if self._size == math.inf:
             return
         self._size += 1.0 if self._ramp_from is not None else max(1.0, _WINDOW_GROWTH * self._size) / self._size
@@ -203,7 +203,7 @@ class Window:
             self._size, self._ramp_from = math.inf, None
 
     def turned_away(self, in_flight: int, began: float, now: float) -> bool:
-        """A call that began at `began` was rejected for overload; whether that halved the window."""
+        """Note a call since `began` that was rejected for overload; returns whether that halved the window."""
         if began < self._halved_at:
             return False
         self._halved_at = now
@@ -212,7 +212,7 @@ class Window:
         return True
 
     def next_growth(self, now: float) -> float:
-        """When time alone makes room for one more call; infinite where it does not."""
+        """The time at which the limit grows by one call without a success; infinite if it does not."""
         if self._ramp_from is None:
             return math.inf
         target = math.floor(self.limit(now)) + 1
@@ -220,14 +220,14 @@ class Window:
             return now
         return self._ramp_from + self._ramp_seconds * math.log2(target)
 
-    def _by_time(self, now: float) -> float:
+    def _ramped(self, now: float) -> float:
         assert self._ramp_from is not None
         doublings = min((now - self._ramp_from) / self._ramp_seconds, math.log2(_WIDEST_WINDOW))
         return 2.0**doublings
 
 
 class FaultKind(StrEnum):
-    """What an unavailable model means: nobody answered, the answer was cut off, the server broke, or is overloaded."""
+    """Why a model is unavailable: no answer, an answer cut off, a fault of the server, or overload."""
 
     UNREACHABLE = "unreachable"
     CUT = "cut"
@@ -237,18 +237,18 @@ class FaultKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """A failed call as the pool sees it. `retry_after` is in seconds, None where the server does not say."""
+    """A failed call. `retry_after` is in seconds, None if the server gave none."""
 
     kind: FaultKind = FaultKind.UNREACHABLE
     retry_after: float | None = None
 
     @classmethod
     def of(cls, status: int, retry_after: float | None, reached: bool = False) -> Self:
-        """The fault behind an HTTP status; 0 where no whole answer came, though the server may have been `reached`."""
+        """The fault of an HTTP status; 0: no complete answer, though the server may have been `reached`."""
         if not status:
             return cls(kind=FaultKind.CUT if reached else FaultKind.UNREACHABLE)
-        # 529 is what some providers answer instead of 503.
+        # Some providers answer 529 instead of 503.
         if status in (429, 503, 529) or retry_after is not None:
             return cls(kind=FaultKind.OVERLOADED, retry_after=retry_after)
-        # 502 is what a router says while the server behind it is away.
+        # Routers answer 502 while the server behind them is down.
         return cls(kind=FaultKind.CUT if status == 502 else FaultKind.BROKEN)

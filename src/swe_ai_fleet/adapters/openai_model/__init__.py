@@ -1,7 +1,7 @@
 """A chat model, and embeddings, behind an OpenAI-compatible server.
 
-A request is written together with what has to be known to read its answer. Where calls come as JSON, the thought inside
-is heard while the JSON comes in.
+A request is written together with the context for reading its answer. When calls come as JSON, the thought inside is
+streamed while the JSON comes in.
 """
 
 from __future__ import annotations
@@ -53,15 +53,15 @@ __all__ = ["OpenAIChatModel", "OpenAIEmbedder"]
 
 _FRESH_SECONDS = 5.0
 _PING_SECONDS = 10.0
-# Of HTTP: an answer that is no completion, and the server's own faults; not those of what stands before it.
+# HTTP statuses of an answer that is no completion, and of the server's own faults; not those of a proxy.
 _PROVOKED = (200, 500, 501)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WireRequest:
-    """A body, how to read its answer, and which features of the server it uses, the first to be given up first.
+    """A request's body, the context of its answer, and the server's features it uses, in the order of giving them up.
 
-    `streams`: the answer is to be a stream; `send` is given its bytes, for a request of somebody else's agent.
+    `streams`: the answer is a stream; `send` gets its bytes, for a request that is passed on for another agent.
     """
 
     body: bytes
@@ -72,101 +72,103 @@ class WireRequest:
 
 
 class RequestWriter:
-    """Writes requests in the protocol that the server was found to take, without what it turned out to lack."""
+    """Writes requests in the protocol that the probe found, without features that the server turned out to lack."""
 
     def __init__(self, quirks: Quirks) -> None:
         self._quirks = quirks
         self._writer = WireWriter()
 
-    def write(self, wanted: ModelRequest, findings: Findings) -> WireRequest:
-        """The request for one reply, which comes as a stream where somebody hears it come in."""
-        if wanted.passthrough is not None:
-            return self._passed_on(wanted.passthrough, findings)
-        messages, tools, schema = wanted.messages, wanted.tools, wanted.schema
-        capabilities = self._quirks.less_refused(findings.capabilities)
+    def write(self, request: ModelRequest, findings: Findings) -> WireRequest:
+        """The wire request for one reply, streamed if the request has a listener."""
+        if request.passthrough is not None:
+            return self._passed_on(request.passthrough, findings)
+        messages, tools, schema = request.messages, request.tools, request.schema
+        capabilities = self._quirks.without_refused(findings.capabilities)
         protocol = capabilities.protocol
-        # A stream is read for its text alone.
-        more, uses = self._stream_fields(wanted.on_delta is not None and not wanted.top_logprobs)
-        with_ids = wanted.on_tokens is not None and self._quirks.allow(Feature.SAMPLED)
+        # Streams are read for their text only, so not with log-probabilities.
+        extra, uses = self._stream_fields(request.on_delta is not None and not request.top_logprobs)
+        with_ids = request.on_tokens is not None and self._quirks.allow(Feature.SAMPLED)
         if with_ids:
             uses.append(Feature.SAMPLED)
-            more["return_token_ids"] = True
-        if (wanted.top_logprobs or with_ids) and capabilities.logprobs:
+            extra["return_token_ids"] = True
+        if (request.top_logprobs or with_ids) and capabilities.logprobs:
             uses.append(Feature.LOGPROBS)
-            more |= {"logprobs": True, "top_logprobs": wanted.top_logprobs}
-        head = head_fields(capabilities.model, wanted.sampling, limit_field=findings.limit_field, more=more)
-        held_to = b""
+            extra |= {"logprobs": True, "top_logprobs": request.top_logprobs}
+        head = head_fields(capabilities.model, request.sampling, limit_field=findings.limit_field, more=extra)
+        format_ = b""
         if schema is not None and capabilities.structured_output:
             uses.append(Feature.SCHEMA)
-            held_to = dump_json(response_format(schema, name="answer"))
+            format_ = dump_json(response_format(schema, name="answer"))
         elif schema is not None:
-            messages = _with_words(messages, follow_schema(schema))
+            messages = _with_instruction(messages, follow_schema(schema))
         elif tools and protocol is ToolProtocol.JSON:
             full = self._quirks.allow(Feature.FULL_ENVELOPE)
             uses.append(Feature.FULL_ENVELOPE if full else Feature.ENVELOPE)
-            held_to = self._writer.envelope_format(tools, full=full)
+            format_ = self._writer.envelope_format(tools, full=full)
         ids: dict[str, str] = {}
         if protocol is ToolProtocol.NATIVE:
             conversation, strict = self._writer.conversation(messages), capabilities.strict_schemas
             ids = conversation.ids
-            body = self._writer.native(conversation, tools, head=head, strict=strict, response_format=held_to)
+            body = self._writer.native(conversation, tools, head=head, strict=strict, response_format=format_)
         else:
-            body = self._writer.spoken(messages, tools, head=head, protocol=protocol, response_format=held_to)
+            body = self._writer.spoken(messages, tools, head=head, protocol=protocol, response_format=format_)
         context = ReplyContext(
             protocol=protocol, tools_offered=bool(tools), taken=tuple(ids.values()), raw=schema is not None
         )
         return WireRequest(body=body, context=context, uses=tuple(uses), streams=Feature.STREAM in uses)
 
-    def _passed_on(self, wanted: Passthrough, findings: Findings) -> WireRequest:
-        """A request in somebody else's words, with the model's name, the server's name for its bound, and a stream that
-        says what it cost."""
-        fields = {name: value for name, value in wanted.fields.items() if name not in LIMIT_FIELDS}
+    def _passed_on(self, request: Passthrough, findings: Findings) -> WireRequest:
+        """A request passed on unchanged, except for the model's name, the server's name of the token limit, and the
+        option that makes a stream report its usage."""
+        fields = {name: value for name, value in request.fields.items() if name not in LIMIT_FIELDS}
         fields["model"] = findings.capabilities.model
-        if wanted.most_tokens is not None:
-            fields[findings.limit_field] = wanted.most_tokens
+        if request.most_tokens is not None:
+            fields[findings.limit_field] = request.most_tokens
         streams, uses = fields.get("stream") is True, list[Feature]()
         fields.pop("stream_options", None)
         if streams and self._quirks.allow(Feature.STREAM_OPTIONS):
-            fields["stream_options"] = {**mapping(wanted.fields, "stream_options"), "include_usage": True}
+            fields["stream_options"] = {**mapping(request.fields, "stream_options"), "include_usage": True}
             uses.append(Feature.STREAM_OPTIONS)
         context = ReplyContext(protocol=ToolProtocol.NATIVE, tools_offered=True, raw=True)
-        return WireRequest(body=dump_json(fields), context=context, uses=tuple(uses), streams=streams, send=wanted.send)
+        return WireRequest(
+            body=dump_json(fields), context=context, uses=tuple(uses), streams=streams, send=request.send
+        )
 
     def _stream_fields(self, wanted: bool) -> tuple[dict[str, object], list[Feature]]:
         if not wanted or not self._quirks.allow(Feature.STREAM):
             return {}, []
         if not self._quirks.allow(Feature.STREAM_OPTIONS):
             return {"stream": True}, [Feature.STREAM]
-        # Without it a stream does not say what it cost.
+        # Without this option a stream does not report its usage.
         options = {"include_usage": True}
         return {"stream": True, "stream_options": options}, [Feature.STREAM_OPTIONS, Feature.STREAM]
 
 
-def _with_words(messages: Sequence[Message], words: str) -> list[Message]:
-    """The conversation with words at its end, in the last message where that is the user's."""
+def _with_instruction(messages: Sequence[Message], instruction: str) -> list[Message]:
+    """The conversation with an instruction at its end, in the last message if that is the user's."""
     last = messages[-1] if messages else None
     if not isinstance(last, UserMessage):
-        return [*messages, UserMessage(content=words)]
-    content = f"{last.content}\n\n{words}" if last.content else words
+        return [*messages, UserMessage(content=instruction)]
+    content = f"{last.content}\n\n{instruction}" if last.content else instruction
     return [*messages[:-1], replace(last, content=content)]
 
 
 class OpenAIChatModel:
     """A `ChatModel` behind any OpenAI-compatible server, shared by all agents of a process.
 
-    Use it as an async context manager, within one event loop. It tries nothing twice: whoever holds it does.
+    Use it as an async context manager, within one event loop. It does not retry; its caller does.
 
     Args:
-        base_url: of the API; a bare `http://host:port` gets `/v1`. A user and password in it are sent as basic
-            authentication where there is no key.
+        base_url: the API's URL; a bare `http://host:port` gets `/v1`. A user and password in it are sent as basic
+            authentication if there is no key.
         model: its name on the server; empty takes the first that the server lists.
-        api_key: sent as a bearer token; empty for servers that want none.
-        timeout_seconds: what one try may take from the first byte sent to the last received.
-        session_headers: that carry a request's `session`, the client's own id where a request has none. Empty: none
-            is sent.
+        api_key: sent as a bearer token; empty for servers that require none.
+        timeout_seconds: for one attempt, from the first byte sent to the last one received.
+        session_headers: the headers for a request's `session`, or for the client's own id if it has none. Empty: no
+            such headers.
         new_call_id: makes ids for tool calls, unique within a run.
 
-    Raises ModelRejected for a base URL that is none.
+    Raises ModelRejected for a malformed base URL.
     """
 
     def __init__(
@@ -202,12 +204,12 @@ class OpenAIChatModel:
         await self._connection.__aexit__()
 
     async def probe(self) -> ModelCapabilities:
-        """What the server can do: one look at its models and a tiny request or a few, asked once and remembered.
+        """The server's capabilities, from its list of models and a few tiny requests, probed once and remembered.
 
-        What a later request finds out is in it too. Raises ModelUnavailable, ModelRejected. A failed probe is tried
-        again by the next caller.
+        Findings of later requests are included. Raises ModelUnavailable, ModelRejected. A failed probe is repeated by
+        the next caller.
         """
-        return self._quirks.less_refused((await self._findings()).capabilities)
+        return self._quirks.without_refused((await self._findings()).capabilities)
 
     async def ping(self) -> None:
         """Raise ModelUnavailable or ModelRejected unless the server answers, now or within the last seconds."""
@@ -219,7 +221,7 @@ class OpenAIChatModel:
         except TimeoutError as error:
             raise self._connection.unreachable(error) from error
         except ModelRejected as error:
-            # Some servers have no list of models; that they say so is an answer.
+            # Some servers have no list of models; this status is an answer, too.
             if not (isinstance(error.__cause__, StatusError) and error.__cause__.status in (404, 405)):
                 raise
 
@@ -228,9 +230,9 @@ class OpenAIChatModel:
         return await self._connection.metrics()
 
     async def reply(self, request: ModelRequest) -> ModelReply:
-        """One completion, its calls by whichever protocol the probe found.
+        """One completion, with tool calls in the protocol that the probe found.
 
-        Raises ContextTooLong, ModelRejected, ModelUnavailable; ValueError for a schema beside tools.
+        Raises ContextTooLong, ModelRejected, ModelUnavailable; ValueError for a schema together with tools.
         """
         if request.schema is not None and request.tools:
             raise ValueError("a reply can follow a schema or call tools, not both")
@@ -242,7 +244,7 @@ class OpenAIChatModel:
             try:
                 reply = await self._ask(written, started, request, headers)
             except ModelError as error:
-                # Each turn of this loop leaves one more feature out for good.
+                # Each iteration disables one more feature for good.
                 if not self._quirks.learn(error, written.uses):
                     raise
                 continue
@@ -255,39 +257,39 @@ class OpenAIChatModel:
 
     async def _ask(
         self,
-        request: WireRequest,
+        written: WireRequest,
         started: float,
-        wanted: ModelRequest,
+        request: ModelRequest,
         headers: Mapping[str, str],
     ) -> ModelReply:
-        on_delta = wanted.on_delta
+        on_delta = request.on_delta
         answer, repairs, begun = b"", list[str](), False
-        stream = StreamedCompletion(_hearer(request.context, on_delta))
+        stream = StreamedCompletion(_text_listener(written.context, on_delta))
 
         async def take(chunk: bytes) -> bool:
             nonlocal begun
             whole = stream.take(chunk)
-            if request.send is None or stream.failed:
+            if written.send is None or stream.failed:
                 return whole
             if stream.is_plain:
                 raise ModelRejected(f"{self._connection.server} does not stream")
             begun = True
-            await request.send(chunk)
+            await written.send(chunk)
             return whole
 
         try:
-            if request.streams:
-                await self._connection.stream(request.body, take, headers)
+            if written.streams:
+                await self._connection.stream(written.body, take, headers)
                 answer = stream.beginning
                 completion, repairs = stream.completion(), stream.repairs
             else:
-                answer = await self._connection.complete(request.body, headers=headers)
+                answer = await self._connection.complete(written.body, headers=headers)
                 completion = read_answer(answer, repairs)
-            tokens = read_tokens(completion, repairs) if Feature.SAMPLED in request.uses else None
+            tokens = read_tokens(completion, repairs) if Feature.SAMPLED in written.uses else None
             duration_ms = round((time.monotonic() - started) * 1000)
             reply = read_reply(
                 completion,
-                request.context,
+                written.context,
                 repairs=repairs,
                 new_call_id=self._new_call_id,
                 duration_ms=duration_ms,
@@ -301,28 +303,28 @@ class OpenAIChatModel:
         except ModelUnavailable as error:
             fault, cause = error, error.__cause__
         else:
-            if request.send is not None and not request.streams:
-                await request.send(answer)
-            if on_delta is not None and not request.streams and reply.message.content:
+            if written.send is not None and not written.streams:
+                await written.send(answer)
+            if on_delta is not None and not written.streams and reply.message.content:
                 on_delta(reply.message.content)
-            if tokens is not None and wanted.on_tokens is not None:
-                wanted.on_tokens(tokens)
-            elif Feature.SAMPLED in request.uses and (reply.message.content or reply.message.tool_calls):
+            if tokens is not None and request.on_tokens is not None:
+                request.on_tokens(tokens)
+            elif Feature.SAMPLED in written.uses and (reply.message.content or reply.message.tool_calls):
                 self._quirks.miss(Feature.SAMPLED)
             return replace(reply, server=self._server)
         fault.__cause__ = cause
-        # What has begun to arrive elsewhere cannot be tried again. A fault that a stranger's request may have
-        # brought about says nothing of the server.
+        # A reply that is partly passed on cannot be retried. A fault that another agent's request may have caused
+        # says nothing about the server.
         if begun:
             raise ModelError(self._connection.broken_off().message) from cause
-        if request.send is not None and pushback(fault)[0] in _PROVOKED:
+        if written.send is not None and pushback(fault)[0] in _PROVOKED:
             raise ModelError(fault.message) from cause
         raise fault
 
     async def _findings(self) -> Findings:
         if self._probing is None or (self._probing.done() and not _succeeded(self._probing)):
             self._probing = asyncio.create_task(self._probe())
-        # One caller's cancellation must not end the probe that the others wait for.
+        # One caller's cancellation must not cancel the probe for the others.
         return await asyncio.shield(self._probing)
 
     async def _probe(self) -> Findings:
@@ -341,7 +343,7 @@ class OpenAIChatModel:
                 raise ModelRejected(f"{server} has no list of models", field="model", hint=hint) from error
         except ModelError as error:
             answered = isinstance(error, ModelRejected) or isinstance(error.__cause__, StatusError)
-            # Some servers have no list, or none for this key. With a name the completion will tell.
+            # Some servers have no list, or none for this key. With a model's name a completion will show the fault.
             if not self._model or not answered:
                 raise
             models = []
@@ -355,7 +357,7 @@ class OpenAIChatModel:
         return ListedModel(id=self._model, owned_by=models[0].owned_by if models else "")
 
     async def _try_body(self, body: bytes) -> ServerRefusal | bytes:
-        """The answer to a probe, or the refusal, if it is about the request itself."""
+        """The answer to a probe's request, or a refusal that concerns the request itself."""
 
         try:
             return await self._connection.complete(body)
@@ -371,14 +373,14 @@ def _succeeded(task: asyncio.Task[Findings]) -> bool:
     return not task.cancelled() and task.exception() is None
 
 
-def _hearer(context: ReplyContext, on_delta: Callable[[str], None] | None) -> Callable[[str], None] | None:
-    """Who hears the text as it comes: of calls as JSON, only the thought."""
+def _text_listener(context: ReplyContext, on_delta: Callable[[str], None] | None) -> Callable[[str], None] | None:
+    """The listener for the text of a stream; of calls as JSON it gets the thought only."""
     enveloped = context.protocol is ToolProtocol.JSON and context.tools_offered
     return ThoughtDeltas(on_delta) if enveloped and on_delta is not None else on_delta
 
 
 def _ignores_schema(reply: ModelReply, schema: Mapping[str, object] | None) -> bool:
-    """Whether a whole reply holds nothing that could follow a schema of an object or a list."""
+    """Whether a complete reply contains no object or list, though the schema is one's."""
     structured = schema is not None and schema.get("type") in ("object", "array")
     text = reply.message.content
     return structured and reply.finish_reason == "stop" and bool(text.strip()) and not set("{[") & set(text)

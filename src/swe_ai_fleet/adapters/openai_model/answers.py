@@ -1,4 +1,4 @@
-"""What comes back from the server as a reply of ours, whatever shape it has."""
+"""Reads completions of all shapes that servers send into a `ModelReply`."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _LEAST_LOGPROB = -1e6
 
 
 class ErrorAnswer(Exception):
-    """The server answered with an error, under a status of success."""
+    """The server answered with an error in a successful HTTP response."""
 
     def __init__(self, refusal: ServerRefusal) -> None:
         super().__init__(refusal.message)
@@ -50,10 +50,10 @@ class ErrorAnswer(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplyContext:
-    """What a reply has to be read against.
+    """The part of a request that is needed to read its reply.
 
-    `taken` are the wire ids that the conversation already uses: a model id among them gives way to ours.
-    `raw` keeps the text as it is, for a reply that is to follow a schema of the caller's.
+    `taken` are the wire ids that the conversation already uses: a call with one of them gets a new id.
+    `raw` keeps the text as it is, for a reply that follows a caller's schema.
     """
 
     protocol: ToolProtocol
@@ -77,9 +77,9 @@ def read_reply(
     new_call_id: Callable[[], str],
     duration_ms: int,
 ) -> ModelReply:
-    """The reply in a completion. Raises ValueError where there is none, ErrorAnswer where there is an error instead.
+    """The reply in a completion. Raises ValueError for a malformed one, ErrorAnswer for an error in its place.
 
-    `repairs` are what was repaired before; what is repaired here is added to them.
+    `repairs` are the repairs made before; those made here are added to them in the reply.
     """
     fields = mapping(completion)
     choice = _choice(fields)
@@ -124,7 +124,7 @@ def _choice(completion: Mapping[str, object]) -> Mapping[str, object]:
 
 
 def _first_tokens(logprobs: Mapping[str, object]) -> tuple[tuple[str, float], ...]:
-    """The likely first tokens with their log-probabilities; nothing where the server says nothing that can be read."""
+    """The likely first tokens with their log-probabilities; empty where the server sent none that are well-formed."""
     tokens: list[tuple[str, float]] = []
     first = mapping(next(iter(items(logprobs.get("content"))), None))
     for alternative in map(mapping, items(first.get("top_logprobs"))[:_MOST_ALTERNATIVES]):
@@ -135,7 +135,7 @@ def _first_tokens(logprobs: Mapping[str, object]) -> tuple[tuple[str, float], ..
 
 
 def read_tokens(completion: object, repairs: list[str]) -> SampledTokens | None:
-    """The token ids in a completion, with a log-probability for each or none; None where a list of ids is missing.
+    """The token ids in a completion, with a log-probability for each or for none; None without both lists of ids.
 
     Log-probabilities that cannot be matched to the tokens one by one are left out, and `repairs` say so.
     """
@@ -231,7 +231,7 @@ def _tokens(count: object) -> int:
 
 
 def as_text(content: object) -> str:
-    """The text of a message's content, which some servers give in parts; a thought among the parts is left out."""
+    """The text of a message's content, which some servers send in parts; thoughts among the parts are left out."""
     if isinstance(content, str):
         return content
     if is_list(content):

@@ -1,4 +1,4 @@
-"""The one place that talks to a model server."""
+"""HTTP to a model server, for chat, embeddings and metrics."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ _URL_HINT = "for example http://127.0.0.1:8000/v1"
 
 @cache
 def _trusted(environment: bool) -> ssl.SSLContext:
-    """The authorities that servers are known by, read once for all of the process; SSL_CERT_FILE's where it counts."""
+    """The trusted authorities, read once per process; with `environment` those of SSL_CERT_FILE."""
     return httpx2.create_ssl_context(trust_env=environment)
 
 
 class ServerConnection:
-    """HTTP to one server, its faults as ours. An async context manager, used within one event loop.
+    """HTTP to one server, with its faults as `ModelError`s. An async context manager, used within one event loop.
 
-    Args: as of `OpenAIChatModel`. Raises ModelRejected for a base URL that is none.
+    Args: as for `OpenAIChatModel`. Raises ModelRejected for a malformed base URL.
     """
 
     def __init__(
@@ -71,22 +71,22 @@ class ServerConnection:
         if api_key:
             headers["Authorization"] = f"Bearer {api_key}"
         elif url.user or url.password:
-            named = f"{url.user or ''}:{url.password or ''}".encode()
-            headers["Authorization"] = f"Basic {base64.b64encode(named).decode()}"
+            login = f"{url.user or ''}:{url.password or ''}".encode()
+            headers["Authorization"] = f"Basic {base64.b64encode(login).decode()}"
         self._headers = headers
         self._model = model
         self._api_key = api_key
         self._timeout_seconds = timeout_seconds
         self._opened: aiohttp.ClientSession | None = None
         root = self._url.raw_path.rstrip("/").removesuffix("/v1")
-        self._places = {_METRICS: self._url.with_path(root + _METRICS, encoded=True)}
+        self._urls = {_METRICS: self._url.with_path(root + _METRICS, encoded=True)}
         self._proxy: URL | None = None
         self._proxy_auth: aiohttp.BasicAuth | None = None
 
     async def __aenter__(self) -> Self:
-        # A proxy from the environment is never the way to this machine.
-        around = not self._is_local
-        if around and (proxy := _proxy_to(self._url)) is not None:
+        # A proxy in the environment is not used for this machine.
+        is_remote = not self._is_local
+        if is_remote and (proxy := _proxy_to(self._url)) is not None:
             self._proxy = proxy.with_user(None)
             if proxy.user is not None:
                 self._proxy_auth = aiohttp.BasicAuth(proxy.user, proxy.password or "")
@@ -94,10 +94,10 @@ class ServerConnection:
             connector=aiohttp.TCPConnector(
                 limit=_MOST_CONNECTIONS,
                 keepalive_timeout=_KEEP_ALIVE_SECONDS,
-                ssl=_trusted(around) if self._url.scheme == "https" else True,
+                ssl=_trusted(is_remote) if self._url.scheme == "https" else True,
             ),
             headers=self._headers,
-            # The whole of a request has a limit of its own.
+            # `_answer` limits the time of a whole request.
             timeout=aiohttp.ClientTimeout(sock_connect=min(_CONNECT_SECONDS, self._timeout_seconds)),
             cookie_jar=aiohttp.DummyCookieJar(),
         )
@@ -109,11 +109,11 @@ class ServerConnection:
             self._opened = None
 
     async def models(self) -> bytes:
-        """The answer to what models there are. Raises as `complete` does."""
+        """The server's list of models. Raises as `complete` does."""
         return await self._whole("GET", _MODELS)
 
     async def metrics(self) -> bytes:
-        """The page of metrics beside the API; empty where there is none of at most 4 MiB within 2 seconds."""
+        """The page of metrics beside the API; empty without one of at most 4 MiB within 2 seconds."""
         answered_at = self.answered_at
         try:
             async with asyncio.timeout(_METRICS_SECONDS), self._answer("GET", _METRICS, None, _TEXT) as response:
@@ -121,7 +121,7 @@ class ServerConnection:
         except (ModelError, TimeoutError):
             return b""
         finally:
-            # Who has no key is told it, too: it says nothing of calls.
+            # Metrics need no key, so an answer does not show that calls work.
             self.answered_at = answered_at
         return page if len(page) <= _LONGEST_METRICS else b""
 
@@ -130,16 +130,16 @@ class ServerConnection:
         return await self._whole("POST", path, body, headers)
 
     async def stream(self, body: bytes, take: Callable[[bytes], Awaitable[bool]], headers: Mapping[str, str]) -> None:
-        """Hand over the answer to a request as it comes in, until `take` says that it is whole, or ends.
+        """Pass the chunks of an answer to `take` until that returns True (complete), or the answer ends.
 
-        Raises ModelError, and what `take` raises.
+        Raises ModelError, and the exceptions of `take`.
         """
         async with self._answer("POST", _CHAT, body, headers) as response:
             chunks = response.content.iter_any()
             async for chunk in chunks:
                 if await take(chunk):
                     break
-            # Read to its end, the connection can carry the next request.
+            # After reading to the end, the connection can be reused.
             with suppress(TimeoutError):
                 async with asyncio.timeout(_DRAIN_SECONDS):
                     async for _ in chunks:
@@ -147,13 +147,13 @@ class ServerConnection:
 
     @property
     def server(self) -> str:
-        """The server, for people: without user, password and query."""
+        """The server for messages: its URL without user, password and query."""
         return f"model server {public_url(self.base_url)}"
 
     def refused(self, refusal: ServerRefusal) -> ModelError:
-        """The fault that a refusal stands for."""
-        text, words = f"{self.server} answered {refusal.status}", quoted(refusal.message, self._api_key)
-        return status_error(refusal, f"{text}: {words}" if words else text, self._model)
+        """The fault for a refusal."""
+        text, reason = f"{self.server} answered {refusal.status}", quoted(refusal.message, self._api_key)
+        return status_error(refusal, f"{text}: {reason}" if reason else text, self._model)
 
     def unreachable(self, error: BaseException) -> ModelUnavailable:
         """The fault for a connection that failed, broke or took too long."""
@@ -165,9 +165,9 @@ class ServerConnection:
         return ModelUnavailable(message, field="model_url", hint=hint)
 
     def unreadable(self, answer: bytes) -> ModelUnavailable:
-        """The fault for an answer of success that is no completion."""
-        words = quoted(answer[:2000].decode(errors="replace"), self._api_key)
-        message = f"{self.server} did not answer with a completion: {words}"
+        """The fault for a successful answer that is no completion."""
+        excerpt = quoted(answer[:2000].decode(errors="replace"), self._api_key)
+        message = f"{self.server} did not answer with a completion: {excerpt}"
         return ModelUnavailable(message, field="model_url", hint="is this the base URL of an OpenAI-compatible API?")
 
     def broken_off(self) -> ModelUnavailable:
@@ -187,12 +187,12 @@ class ServerConnection:
     async def _answer(
         self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]
     ) -> AsyncGenerator[aiohttp.ClientResponse]:
-        """The answer of the server to one request, where it is one of success."""
+        """The server's successful answer to one request. Raises ModelError for others."""
         if self._opened is None:
             raise RuntimeError("OpenAIChatModel is used outside of its `async with` block")
-        if (url := self._places.get(path)) is None:
+        if (url := self._urls.get(path)) is None:
             url = self._url.with_path(self._url.raw_path.rstrip("/") + path, encoded=True, keep_query=True)
-            self._places[path] = url
+            self._urls[path] = url
         try:
             async with (
                 asyncio.timeout(self._timeout_seconds),
@@ -215,7 +215,7 @@ class ServerConnection:
 
 
 async def _beginning(response: aiohttp.ClientResponse, most: int) -> bytes:
-    """An answer, or so many bytes of one that is longer."""
+    """The body of an answer, at most the first `most` bytes."""
     body = bytearray()
     async for chunk in response.content.iter_any():
         body += chunk
@@ -235,7 +235,7 @@ def _parse(base_url: str) -> URL:
 
 
 def _proxy_to(url: URL) -> URL | None:
-    """The proxy that the environment names for a server."""
+    """The proxy in the environment for a server."""
     proxies = getproxies()
     proxy = proxies.get(url.scheme) or proxies.get("all")
     if not proxy or proxy_bypass(f"{url.host}:{url.port}"):

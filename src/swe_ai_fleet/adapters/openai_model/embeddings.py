@@ -1,8 +1,8 @@
-"""Embeddings from an OpenAI-compatible server, less what all texts have in common.
+"""Embeddings from an OpenAI-compatible server, centred on the mean of unrelated texts.
 
-Many models give any two texts a cosine of 0.5 or more, each model another one. Less the mean of texts that have
-nothing to do with each other, unrelated texts come out near 0 for every model, and one threshold fits them all (Mu and
-Viswanath 2018, "All-but-the-Top").
+Many models give any two texts a cosine of 0.5 or more, a different one for each model. After subtracting the mean
+vector of unrelated texts, unrelated texts have a cosine near 0 for every model, so that one threshold fits them all (Mu
+and Viswanath 2018, "All-but-the-Top").
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from swe_ai_fleet.domain.errors import ContextTooLong, ModelError, ModelRejected
 from swe_ai_fleet.domain.json_values import is_list, items, mapping
 
 VERSION = 1
-"""To be raised with every change of the texts: vectors of another centre cannot be compared."""
+"""Raise it with every change of the texts: vectors with different centres cannot be compared."""
 TEXTS = (
     "Salt the water before the pasta goes in.",
     "The function returns an empty list when the file is missing.",
@@ -62,16 +62,16 @@ TEXTS = (
 
 
 def centred(vector: Sequence[float], centre: Sequence[float]) -> list[float]:
-    """The vector less the centre, of length 1; what lies in the centre itself stays as it is."""
-    moved = [a - b for a, b in zip(vector, centre, strict=True)]
-    length = math.sqrt(math.fsum(component * component for component in moved))
-    return [component / length for component in moved] if length > 1e-6 else list(vector)
+    """The vector minus the centre, scaled to length 1; a vector equal to the centre is unchanged."""
+    difference = [a - b for a, b in zip(vector, centre, strict=True)]
+    length = math.sqrt(math.fsum(component * component for component in difference))
+    return [component / length for component in difference] if length > 1e-6 else list(vector)
 
 
 _PATH = "/embeddings"
-_TRIES, _LONGEST_WAIT_SECONDS, _TIMEOUT_SECONDS = 3, 10.0, 60.0
+_ATTEMPTS, _LONGEST_WAIT_SECONDS, _TIMEOUT_SECONDS = 3, 10.0, 60.0
 _T = TypeVar("_T")
-# What the strictest of the common servers (text-embeddings-inference) takes unless told otherwise.
+# The default limit of the strictest of the common servers (text-embeddings-inference).
 _MOST_TEXTS = 32
 _MOST_CHARACTERS = 64_000
 _LONGEST_TEXT = 16_384
@@ -83,16 +83,16 @@ _FIELDS = {"model_url": "embeddings_url", "model": "embeddings_model", "model_ap
 class OpenAIEmbedder:
     """An `Embedder` behind any server with `/v1/embeddings`.
 
-    Use it as an async context manager, within one event loop. Entering it asks the server for its models where none
-    is named, and raises ModelUnavailable or ModelRejected where it has no answer; with a name nothing is asked.
-    A text that the model finds too long is cut until it fits. Vectors are centred, see `centred`: the first request is
-    for texts of our own.
+    Use it as an async context manager, within one event loop. Without a model's name, entering it asks the server for
+    its models, and raises ModelUnavailable or ModelRejected without an answer.
+    A text that is too long for the model is cut until it fits. Vectors are centred, see `centred`: the first request
+    is for our own `TEXTS`.
 
     Args:
-        base_url: of the API; a bare `http://host:port` gets `/v1`.
+        base_url: the API's URL; a bare `http://host:port` gets `/v1`.
         model: its name on the server; empty takes the first that the server lists.
-        api_key: sent as a bearer token; empty for servers that want none.
-        retry_wait_seconds: before the second of three tries, doubled before the third, with as much jitter again.
+        api_key: sent as a bearer token; empty for servers that require none.
+        retry_wait_seconds: before the second of three attempts, doubled before the third, each with up to
 
     Raises ModelRejected for a base URL that is none.
     """
@@ -105,7 +105,7 @@ class OpenAIEmbedder:
         api_key: str = "",
         retry_wait_seconds: float = 0.5,
     ) -> None:
-        with _own_fields():
+        with _embedding_settings():
             self._connection = ServerConnection(
                 base_url=base_url,
                 model=model,
@@ -122,7 +122,7 @@ class OpenAIEmbedder:
         await self._connection.__aenter__()
         try:
             if not self._model:
-                with _own_fields():
+                with _embedding_settings():
                     self._model = await self._retry(self._first_model)
         except BaseException:
             await self._connection.__aexit__()
@@ -134,21 +134,21 @@ class OpenAIEmbedder:
 
     @property
     def name(self) -> str:
-        """The space of the vectors, by the model: the same model behind another server is the same space."""
+        """The name of the vector space: the same for the same model behind another server."""
         return f"server:{self._model}:{VERSION}"
 
     async def embed(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:
         vectors: list[Sequence[float]] = []
-        with _own_fields():
+        with _embedding_settings():
             if texts and not self._centre:
-                vectors_of_ours = await self._fitted(TEXTS)
-                self._centre = [math.fsum(column) / len(TEXTS) for column in zip(*vectors_of_ours, strict=True)]
+                reference = await self._fitted(TEXTS)
+                self._centre = [math.fsum(column) / len(TEXTS) for column in zip(*reference, strict=True)]
             for batch in _batches([text[:_LONGEST_TEXT] for text in texts]):
                 vectors += [centred(vector, self._centre) for vector in await self._fitted(batch)]
         return vectors
 
     async def _fitted(self, texts: Sequence[str]) -> list[Sequence[float]]:
-        """As `_request`, in parts and with texts cut as far as the server wants it."""
+        """As `_request`, split into batches and with texts cut until the server accepts them."""
         cut = [text[: self._longest] for text in texts]
         try:
             return await self._request(cut)
@@ -158,7 +158,7 @@ class OpenAIEmbedder:
                 return await self._fitted(texts[:half]) + await self._fitted(texts[half:])
             if len(cut[0]) <= _SHORTEST_CUT:
                 raise ModelRejected(error.message, field="model_url") from error
-        # Kept: the next long text need not be refused first.
+        # Remembered, so that the next long text is not refused first.
         self._longest = max(_SHORTEST_CUT, len(cut[0]) // 2)
         return await self._fitted(texts)
 
@@ -185,26 +185,26 @@ class OpenAIEmbedder:
         except ErrorAnswer as error:
             raise self._connection.refused(error.refusal) from error
         except ValueError as error:
-            # The same texts would be answered the same way.
+            # A retry would get the same answer.
             message = f"{self._connection.server} gave embeddings that cannot be used: {error}"
             raise ModelRejected(message, field="model", hint="is it a model for embeddings?") from error
         self._dimensions = len(vectors[0])
         return vectors
 
     async def _retry(self, attempt: Callable[[], Awaitable[_T]]) -> _T:
-        """What `attempt` gives, tried again with growing waits while it raises ModelUnavailable."""
-        tried = 0
+        """The result of `attempt`, retried with growing waits while it raises ModelUnavailable."""
+        attempts = 0
         while True:
             try:
                 return await attempt()
             except ModelUnavailable as error:
-                tried += 1
+                attempts += 1
                 retry_after = retry_after_seconds(error.__cause__)
-                if tried >= _TRIES or (retry_after or 0.0) > _LONGEST_WAIT_SECONDS:
+                if attempts >= _ATTEMPTS or (retry_after or 0.0) > _LONGEST_WAIT_SECONDS:
                     raise
-            # Without jitter every agent that was told the same would come back at the same moment.
+            # Jitter, since other agents got the same answer.
             jitter = random.uniform(0, self._retry_wait_seconds)  # noqa: S311
-            own = min(_LONGEST_WAIT_SECONDS, self._retry_wait_seconds * 2 ** (tried - 1) + jitter)
+            own = min(_LONGEST_WAIT_SECONDS, self._retry_wait_seconds * 2 ** (attempts - 1) + jitter)
             await asyncio.sleep(own if retry_after is None else retry_after + jitter)
 
     async def _first_model(self) -> str:
@@ -218,10 +218,10 @@ class OpenAIEmbedder:
 
 
 def read_vectors(answer: object, count: int) -> list[Sequence[float]]:
-    """The vectors of an answer in the order of their texts, each brought to length 1.
+    """The vectors in an answer in the order of their texts, each scaled to length 1.
 
-    Raises ValueError unless there are as many as texts, each once, of one length, of finite numbers and not zero;
-    ErrorAnswer where there is an error in their place.
+    Raises ValueError unless there is one for each text, all of the same length, of finite numbers and not zero;
+    ErrorAnswer for an error in their place.
     """
     fields = mapping(answer)
     listed = fields.get("data")
@@ -233,8 +233,8 @@ def read_vectors(answer: object, count: int) -> list[Sequence[float]]:
     if len(entries) != count:
         raise ValueError(f"{len(entries)} for {count} texts")
     by_index: dict[int, Sequence[float]] = {}
-    for place, entry in enumerate(entries):
-        index = entry.get("index", place)
+    for position, entry in enumerate(entries):
+        index = entry.get("index", position)
         if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < count or index in by_index:
             raise ValueError(f"an index of {str(index)[:32]} among {count} texts")
         by_index[index] = _unit(entry.get("embedding"))
@@ -256,7 +256,7 @@ def _unit(embedding: object) -> Sequence[float]:
     largest = max(map(abs, numbers))
     if largest == 0:
         raise ValueError("an embedding of zeros")
-    # By the largest first: squares of very small or large numbers do not fit.
+    # Divided by the largest first, since squares of very small or large numbers overflow.
     numbers = [number / largest for number in numbers]
     length = math.sqrt(math.fsum(number * number for number in numbers))
     return [number / length for number in numbers]
@@ -277,8 +277,8 @@ def _batches(texts: Sequence[str]) -> Generator[list[str]]:
 
 
 @contextmanager
-def _own_fields() -> Generator[None]:
-    """The faults of the connection, with the names of the settings that embeddings have."""
+def _embedding_settings() -> Generator[None]:
+    """A context that renames the settings in the connection's faults to those of embeddings."""
     try:
         yield
     except ModelError as error:

@@ -1,6 +1,6 @@
-"""Faults of a model server: what its refusals and failures mean to us, and what they say about the server.
+"""Faults of a model server: which `ModelError` an answer is, and which features the server lacks.
 
-`pushback` is for those who decide when to try again; `Quirks` keep what a server refuses that the probe did not ask.
+`pushback` is for deciding about retries; `Quirks` remember the features that a server refused after the probe.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ _TOO_LONG = re.compile(
     r"|maximum (number of|input) tokens|reduce the length",
     re.IGNORECASE,
 )
-# 500 too: a grammar that cannot be compiled is a fault of its own to some servers.
+# 500 as well: some servers answer it for a grammar that they cannot compile.
 _ABOUT_THE_REQUEST = frozenset({400, 404, 405, 422, 500, 501})
 _ABOUT_SCHEMAS = re.compile(r"response_format|schema|grammar|guided|structured", re.IGNORECASE)
 
 
 class StatusError(Exception):
-    """An answer with a status of failure.
+    """An answer with an error status.
 
     Attributes:
-        body: What the answer holds: JSON where it is JSON, else its text.
+        body: The parsed JSON of the answer, else its text.
     """
 
     def __init__(self, status: int, answer: bytes, retry_after: str = "") -> None:
@@ -52,7 +52,7 @@ class StatusError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerRefusal:
-    """The parts of an error answer that servers agree on."""
+    """The common parts of servers' error answers."""
 
     status: int
     message: str
@@ -67,7 +67,7 @@ class ServerRefusal:
 
     @classmethod
     def inside(cls, error: object) -> ServerRefusal:
-        """Of an error that comes with a status of success: at the end of a stream, or in place of a completion."""
+        """The refusal for an error in a successful response: at the end of a stream, or in place of a completion."""
         code = mapping(error).get("code")
         status = int(code) if isinstance(code, int | str) and _STATUS.fullmatch(str(code)) else 500
         return cls._read(error, status, "")
@@ -83,21 +83,21 @@ class ServerRefusal:
         )
 
     def names(self, *words: str) -> bool:
-        """Whether one of the words, in lower case, stands in what the server says."""
+        """Whether one of the words (in lower case) is in the server's message."""
         text = f"{self.message} {self.param}".lower()
         return any(word in text for word in words)
 
     @property
     def too_long(self) -> bool:
-        """Whether it is about the length of the prompt."""
+        """Whether the prompt was too long."""
         if self.status == 413 or self.code == "context_length_exceeded" or self.param == "input_tokens":
             return True
         return self.status in (400, 422) and _TOO_LONG.search(self.message) is not None
 
 
 def retry_after_seconds(error: BaseException | None) -> float | None:
-    """How long the server asks to wait before another try, where it says so in seconds."""
-    return number_in(error.retry_after, 0, 1e9) if isinstance(error, StatusError) else None
+    """The seconds to wait before a retry, if the server gave them."""
+    return number_in(error.retry_after, 1e9) if isinstance(error, StatusError) else None
 
 
 def public_url(url: str) -> str:
@@ -107,7 +107,7 @@ def public_url(url: str) -> str:
 
 
 def status_error(refusal: ServerRefusal, text: str, model: str) -> ModelError:
-    """The fault of ours that a refusal stands for."""
+    """The `ModelError` for a refusal."""
     if refusal.too_long:
         return ContextTooLong(text)
     if refusal.status in (401, 403):
@@ -124,7 +124,7 @@ def status_error(refusal: ServerRefusal, text: str, model: str) -> ModelError:
 
 
 def quoted(text: str, secret: str) -> str:
-    """What a server said, on one line of at most 500 characters, without the secret."""
+    """A server's text on one line of at most 500 characters, without the secret."""
     text = " ".join(text.split())
     if secret:
         text = text.replace(secret, "***")
@@ -132,25 +132,25 @@ def quoted(text: str, secret: str) -> str:
 
 
 def pushback(error: ModelError) -> tuple[int, float | None, bool]:
-    """(HTTP status, seconds that the server asks to wait if it does, whether it was reached) behind a fault.
+    """(HTTP status, seconds to wait if the server gave them, whether it was reached) of a fault.
 
-    Status 0: no answer came, or none that was whole.
+    Status 0: no answer, or no complete one.
     """
     cause = error.__cause__
     if isinstance(cause, StatusError):
         return cause.status, retry_after_seconds(cause), True
-    # An error in place of a completion, or in a stream that had begun well.
+    # An error in place of a completion, or in the middle of a stream.
     refusal = getattr(cause, "refusal", None)
     if isinstance(refusal, ServerRefusal):
         return refusal.status, None, True
     if cause is None or isinstance(cause, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError):
         return 0, None, False
-    # An answer of success that is no completion is refused by whoever reads it; one that takes too long is none either.
+    # A successful answer that could not be read as a completion, or took too long.
     return (200 if isinstance(cause, ValueError | TimeoutError) else 0), None, True
 
 
 class Feature(StrEnum):
-    """Something a request may use and do without."""
+    """An optional feature of requests."""
 
     STREAM_OPTIONS = "stream_options"
     STREAM = "stream"
@@ -163,7 +163,7 @@ class Feature(StrEnum):
 
 _NAMED_BY = {
     Feature.STREAM_OPTIONS: re.compile(r"stream.options|include_usage", re.IGNORECASE),
-    # Not as a part of "upstream".
+    # But not as part of "upstream".
     Feature.STREAM: re.compile(r"\bstream(ing)?\b", re.IGNORECASE),
     Feature.FULL_ENVELOPE: _ABOUT_SCHEMAS,
     Feature.ENVELOPE: _ABOUT_SCHEMAS,
@@ -174,26 +174,26 @@ _NAMED_BY = {
 
 
 class Quirks:
-    """The features that a server turned out not to have; they are left out from then on, which the log says once."""
+    """The features that a server turned out to lack; they are not used again, and each is logged once."""
 
     def __init__(self, server: str) -> None:
         self._server = server
         self._missing: set[Feature] = set()
 
     def allow(self, feature: Feature) -> bool:
-        """Whether nothing speaks against using it."""
+        """Whether the server may have a feature."""
         return feature not in self._missing
 
     def miss(self, feature: Feature) -> None:
-        """Use it no more."""
+        """Note that the server lacks a feature."""
         if self.allow(feature):
             _log.warning("model.feature_missing", server=self._server, feature=str(feature))
         self._missing.add(feature)
 
     def learn(self, error: ModelError, used: Iterable[Feature]) -> bool:
-        """Whether the server's refusal was about a feature that the request used, so that one without is worth a try.
+        """Note the feature that a refusal was about; returns whether there was one, so a retry may work.
 
-        `used` is in the order in which to give them up; of those that the refusal may mean the first one goes.
+        `used` is in the order of giving them up; the first one that the refusal may mean is noted.
         """
         cause = error.__cause__
         if isinstance(error, ContextTooLong) or not isinstance(cause, StatusError):
@@ -207,8 +207,8 @@ class Quirks:
                 return True
         return False
 
-    def less_refused(self, capabilities: ModelCapabilities) -> ModelCapabilities:
-        """The capabilities that a probe found, less what the server has refused since."""
+    def without_refused(self, capabilities: ModelCapabilities) -> ModelCapabilities:
+        """A probe's capabilities without those that the server has refused since."""
         if capabilities.protocol is ToolProtocol.JSON and not self.allow(Feature.ENVELOPE):
             capabilities = replace(capabilities, protocol=ToolProtocol.TEXT)
         if capabilities.structured_output and not self.allow(Feature.SCHEMA):

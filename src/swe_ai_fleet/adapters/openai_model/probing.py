@@ -1,4 +1,4 @@
-"""The probe of a model server: the models it has, and which of the things that servers differ in it can do."""
+"""The probe of a model server: its models, and those of its features in which servers differ."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LONGEST = 10**9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedModel:
-    """One entry of the list. `longest` is the context window in tokens, 0 where the server does not say."""
+    """A model in the server's list. `longest` is the context window in tokens, 0 if the server does not report it."""
 
     id: str
     owned_by: str = ""
@@ -29,7 +29,7 @@ class ListedModel:
 
 
 def read_models(body: bytes) -> list[ListedModel]:
-    """The models a server lists. Raises ValueError for anything else."""
+    """The models in a server's list. Raises ValueError for another answer."""
     entries = mapping(parse_json(body)).get("data")
     if not is_list(entries):
         raise ValueError("no list of models")
@@ -44,7 +44,7 @@ def read_models(body: bytes) -> list[ListedModel]:
 
 
 def _takes_images(fields: Mapping[str, object]) -> bool:
-    """By what OpenRouter (`architecture.input_modalities`), Mistral (`capabilities.vision`) and llama.cpp say."""
+    """Whether a model takes images, in the fields of OpenRouter, Mistral (`capabilities.vision`) and llama.cpp."""
     capabilities = fields.get("capabilities")
     declared = (mapping(fields, "architecture").get("input_modalities"), fields.get("input_modalities"), capabilities)
     words = {word for list_ in declared for word in items(list_) if isinstance(word, str)}
@@ -73,14 +73,14 @@ Ask = Callable[[bytes], Awaitable[ServerRefusal | bytes]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
-    """What the probe found; `limit_field` is what the server calls the longest completion."""
+    """The results of the probe; `limit_field` is the server's name of the limit of a completion."""
 
     capabilities: ModelCapabilities
     limit_field: str
 
 
 def is_about_the_request(refusal: ServerRefusal) -> bool:
-    """Whether the server refused what was asked for, rather than who asked or the moment."""
+    """Whether the server refused the request's content, rather than its sender or its time."""
     if refusal.status in (400, 405, 422, 501):
         return not refusal.too_long
     # OpenRouter has no endpoint with tools (404), llama.cpp was started without them (500).
@@ -88,11 +88,11 @@ def is_about_the_request(refusal: ServerRefusal) -> bool:
 
 
 async def probe_features(model: ListedModel, ask: Ask) -> Findings:
-    """Ask with a strict tool and parallel calls; leave out what the refusal names and ask again.
+    """Probe with a strict tool and parallel calls; repeat without the features that a refusal names.
 
-    The request is the kind that agents send (the model is free to call or not), as servers take a forced call even
-    where they cannot read a free one. A server that takes tools is taken to hold replies to schemas too, until it
-    refuses to; one without tools is asked for a reply with a schema. Raises what `ask` raises.
+    The request is like those of agents (the model may call the tool or not), since some servers accept a forced call
+    but cannot parse a free one. A server with tools is assumed to support schemas for replies as well, until it refuses
+    one; a server without tools is asked for a reply with a schema. Raises the exceptions of `ask`.
     """
     native, strict, parallel, limit_field = True, True, True, _OLD_LIMIT_FIELD
     answer = await ask(_with_tool(model.id, limit_field))
@@ -104,7 +104,7 @@ async def probe_features(model: ListedModel, ask: Ask) -> Findings:
         answer = await ask(_with_tool(model.id, limit_field, parallel=False))
     if isinstance(answer, ServerRefusal):
         strict = False
-        # One that names tools means all of them; any other may be about the one unusual field.
+        # A refusal that names tools means all of them; another one may be about the field `strict`.
         about_strict = answer.names("strict") or not answer.names("tool")
         native = about_strict and isinstance(
             await ask(_with_tool(model.id, limit_field, strict=False, parallel=False)), bytes
@@ -130,9 +130,9 @@ async def probe_features(model: ListedModel, ask: Ask) -> Findings:
 
 
 def _obeys(answer: ServerRefusal | bytes) -> bool:
-    """Whether the reply is what the schema allows, or the beginning of it.
+    """Whether the reply follows the schema, or is the beginning of such a reply.
 
-    Nothing at all is no disobedience: a model that thinks apart from its text may have used up the tokens.
+    An empty reply counts: a model with separate reasoning may have used up the tokens.
     """
     if isinstance(answer, ServerRefusal):
         return False
@@ -149,10 +149,10 @@ def _with_tool(model: str, limit_field: str, *, strict: bool = True, parallel: b
     function: dict[str, object] = {"name": "answer", "description": "Give the answer.", "parameters": _ANSWER}
     if strict:
         function["strict"] = True
-    more: dict[str, object] = {"parallel_tool_calls": True} if parallel else {}
-    return _request(model, limit_field, _PROBE_TOKENS, tools=[{"type": "function", "function": function}], **more)
+    extra: dict[str, object] = {"parallel_tool_calls": True} if parallel else {}
+    return _request(model, limit_field, _PROBE_TOKENS, tools=[{"type": "function", "function": function}], **extra)
 
 
-def _request(model: str, limit_field: str, tokens: int, **more: object) -> bytes:
+def _request(model: str, limit_field: str, tokens: int, **extra: object) -> bytes:
     messages = [{"role": "user", "content": "Say ok."}]
-    return json.dumps({"model": model, "messages": messages, limit_field: tokens, **more}).encode()
+    return json.dumps({"model": model, "messages": messages, limit_field: tokens, **extra}).encode()

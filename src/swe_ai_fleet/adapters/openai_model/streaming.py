@@ -1,4 +1,4 @@
-"""A completion put together from the events of its stream, whose JSON is read even where it breaks the rules."""
+"""Assembles a completion from the events of its stream, and reads JSON that is not quite valid."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _LEGACY_CALL = -1
 
 
 def read_json(body: bytes, repairs: list[str]) -> object:
-    """The value of a body; what had to be repaired is added to `repairs`.
+    """The JSON value of a body; the repairs it needed are added to `repairs`.
 
-    Invalid UTF-8 and halves of surrogate pairs become replacement characters; control characters in strings and
-    anything behind the value are let pass. Raises ValueError where there is no value.
+    Invalid UTF-8 and unpaired surrogates become replacement characters; control characters in strings and text after
+    the value are accepted. Raises ValueError where there is no value.
     """
     with suppress(ValueError):
         return from_json(body)
@@ -38,7 +38,7 @@ def read_json(body: bytes, repairs: list[str]) -> object:
 
 
 def read_loosely(body: bytes, repairs: list[str]) -> object:
-    """As `read_json`, halves of surrogate pairs left alone: in a stream the other half may come in the next event."""
+    """As `read_json`, but with unpaired surrogates: in a stream the other half may come in the next event."""
     try:
         text = body.decode()
     except UnicodeDecodeError:
@@ -54,7 +54,7 @@ def read_loosely(body: bytes, repairs: list[str]) -> object:
 
 
 def _integer(digits: str) -> int:
-    # Beyond its own limit int() raises; no number that long counts anything.
+    # int() raises for very long numbers, which mean nothing here.
     return int(digits) if len(digits) <= _MOST_DIGITS else 0
 
 
@@ -70,7 +70,7 @@ _DECODER = json.JSONDecoder(strict=False, parse_int=_integer)
 
 
 class BrokenStream(Exception):
-    """The stream ended before the reply did."""
+    """The stream ended before the reply was complete."""
 
 
 @dataclass(slots=True)
@@ -81,13 +81,13 @@ class _Call:
 
 
 class StreamedCompletion:
-    """Takes the bytes of an answer as they come and gives the completion that they make up.
+    """Reads the chunks of an answer and assembles their completion.
 
     The bytes are server-sent events (the "event stream" of the HTML standard) or, from a server that does not
-    stream, one JSON body. Time and memory grow with their number only; more than 64 MiB are refused.
+    stream, one JSON body. Time and memory are linear in their number; more than 64 MiB are refused.
 
     Args:
-        on_delta: hears the text as it comes; where the server does not stream, all of it at the end.
+        on_delta: gets the text as it comes in; if the server does not stream, all of it at the end.
     """
 
     def __init__(self, on_delta: Callable[[str], None] | None = None) -> None:
@@ -101,9 +101,9 @@ class StreamedCompletion:
         self._started = self._done = False
         self._error: object = None
         self._content: list[str] = []
-        self._half = ""
+        self._surrogate = ""
         self._calls: list[_Call] = []
-        self._places: dict[int, _Call] = {}
+        self._by_index: dict[int, _Call] = {}
         self._by_id: dict[str, _Call] = {}
         self._choice_seen = False
         self._finish: object = None
@@ -115,16 +115,16 @@ class StreamedCompletion:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the answer turned out to be no stream."""
+        """Whether the answer is a single JSON body, not a stream."""
         return self._plain is not None
 
     @property
     def failed(self) -> bool:
-        """Whether an error came in place of an event."""
+        """Whether the stream contained an error."""
         return self._error is not None
 
     def take(self, chunk: bytes) -> bool:
-        """Read on; whether the answer is whole. Raises ValueError for one that is too long."""
+        """Read a chunk; returns whether the answer is complete. Raises ValueError for one that is too long."""
         self._size += len(chunk)
         if len(self.beginning) < _QUOTED:
             self.beginning += chunk[:_QUOTED]
@@ -147,9 +147,9 @@ class StreamedCompletion:
         return False
 
     def completion(self) -> object:
-        """The completion as it would have been without streaming.
+        """The completion in the form of a reply without streaming.
 
-        Raises BrokenStream where the end of the reply is missing, ValueError for something else altogether.
+        Raises BrokenStream where the end of the reply is missing, ValueError for another kind of answer.
         """
         if self._plain is not None:
             value = read_json(b"".join(self._plain), self.repairs)
@@ -201,7 +201,7 @@ class StreamedCompletion:
             self._event.append(line)
 
     def _dispatch(self, data: bytes, *, whole: bool = True) -> bool:
-        """Read an event; whether it was one. Not `whole`, it may go on in the next line."""
+        """Read an event; returns whether it was one. If not `whole`, it may continue in the next line."""
         try:
             event: object = from_json(data)
         except ValueError:
@@ -257,7 +257,7 @@ class StreamedCompletion:
         if call_id and not call.id:
             call.id = call_id
             self._by_id[call_id] = call
-        # Some servers say the whole name again with each fragment of the arguments.
+        # Some servers repeat the whole name with each fragment of the arguments.
         if name != call.name and len(call.name) < _LONGEST_NAME:
             call.name += name
         if isinstance(arguments, str):
@@ -268,7 +268,7 @@ class StreamedCompletion:
     def _call_of(self, index: int | None, call_id: str, name: str) -> _Call:
         """The call that a fragment belongs to: by its index, by its id, else the last one."""
         if index is not None:
-            match = self._places.get(index)
+            match = self._by_index.get(index)
             if match is not None and not _begins_another(match, call_id, name):
                 return match
         elif call_id:
@@ -280,7 +280,7 @@ class StreamedCompletion:
         call = _Call()
         self._calls.append(call)
         if index is not None:
-            self._places[index] = call
+            self._by_index[index] = call
         return call
 
     def _call(self, call: _Call) -> dict[str, object]:
@@ -296,14 +296,14 @@ class StreamedCompletion:
     def _say(self, text: str) -> None:
         if self._on_delta is None or not text:
             return
-        text = self._half + text
-        self._half = text[-1] if "\ud800" <= text[-1] <= "\udbff" else ""
-        if complete := well_formed(text.removesuffix(self._half)):
+        text = self._surrogate + text
+        self._surrogate = text[-1] if "\ud800" <= text[-1] <= "\udbff" else ""
+        if complete := well_formed(text.removesuffix(self._surrogate)):
             self._on_delta(complete)
 
 
 def read_answer(body: bytes, repairs: list[str]) -> object:
-    """The completion in an answer, from a server that streams without being asked too. Raises as `completion`."""
+    """The completion in an answer, even if the server streams unasked. Raises as `StreamedCompletion.completion`."""
     if not body.startswith(b"{") and body.lstrip().startswith((b"data:", b":", b"event:")):
         stream = StreamedCompletion()
         stream.take(body)
@@ -314,7 +314,7 @@ def read_answer(body: bytes, repairs: list[str]) -> object:
 
 
 def _begins_another(call: _Call, call_id: str, name: str) -> bool:
-    """Whether a fragment under a known index is of another call: servers give all of them the same number."""
+    """Whether a fragment with a known index begins another call: some servers give all calls the same index."""
     if not name:
         return False
     if call_id and call.id:

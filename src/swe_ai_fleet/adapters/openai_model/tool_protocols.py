@@ -1,4 +1,4 @@
-"""Tool calls for servers that take no tools: as one JSON object that a schema constrains, or as tagged text."""
+"""Tool calls for servers without tools: as one JSON object that follows a schema, or as tagged text."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ You may list several calls; then stop and wait for the results. With an empty li
 The tools, as JSON schemas:
 """
 _LONGEST_SCHEMA = 32_768
-# A small model that thinks in circles comes to its calls all the same.
+# So that a small model that thinks in circles still reaches its calls.
 _LONGEST_THOUGHT = 4_000
 _ENVELOPE_KEYS = frozenset({"thought", "tool_calls"})
 TAGGED_INSTRUCTIONS = """\
@@ -37,7 +37,7 @@ You can call tools. To call one, write its name and its arguments as JSON betwee
 You may write several calls one after the other; then stop and wait for the results. The tools, as JSON schemas:
 """
 _THOUGHT_HEAD = re.compile(r'\s*+\{\s*+"thought"\s*+:\s*+"')
-# Whole characters of a JSON string; half a surrogate pair waits for the other half.
+# Complete characters of a JSON string; an unpaired surrogate waits for its other half.
 _WHOLE_CHARACTERS = re.compile(
     r'(?:[^"\\]|\\[^u]|\\u(?![dD][89abAB])[0-9a-fA-F]{4}|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[0-9a-fA-F]{4})*+'
 )
@@ -46,11 +46,11 @@ _LONGEST_ESCAPE = 12
 
 
 def envelope_schema(tools: Sequence[OperationSpec], *, full: bool) -> dict[str, object]:
-    """The schema of a reply. With `full` each tool's arguments are held to its parameters, where those are small
-    enough and stand on their own; else to being an object."""
+    """The schema of a reply. With `full`, each tool's arguments must follow its parameters, if those are small enough
+    and have no references; otherwise they must be an object."""
     parameters = [json.dumps(spec.parameters, ensure_ascii=False) for spec in tools]
     if full and sum(map(len, parameters)) <= _LONGEST_SCHEMA:
-        # A reference would point into the wrong document from here.
+        # A reference would be resolved in the wrong document.
         kinds = [
             _call_schema([spec.name], {"type": "object"} if '"$ref"' in text else spec.parameters)
             for spec, text in zip(tools, parameters, strict=True)
@@ -64,20 +64,20 @@ def envelope_schema(tools: Sequence[OperationSpec], *, full: bool) -> dict[str, 
 
 
 def response_format(schema: Mapping[str, object], *, name: str) -> dict[str, object]:
-    """The request field that holds a reply to a schema."""
+    """The request field `response_format` for a reply that follows a schema."""
     return {"type": "json_schema", "json_schema": {"name": name, "strict": True, "schema": schema}}
 
 
 def show_envelope(message: AssistantMessage) -> str:
-    """A message of the model's as the object that it was, or would have been."""
+    """An assistant message in the form of the JSON object."""
     calls = ", ".join(_show_call(call.name, call.arguments) for call in message.tool_calls)
     return f'{{"thought": {dumps(message.content)}, "tool_calls": [{calls}]}}'
 
 
 def read_envelope(content: str) -> tuple[str, list[RawToolCall]] | None:
-    """The thought and the calls of such an object; None where the text holds none, or not the whole of it.
+    """The thought and the calls in such an object; None for text without a complete one.
 
-    A call without a name is kept, with an empty one, so that the model can be told.
+    A call without a name is kept, with an empty name, so that the model gets an error.
     """
     start = content.rfind("</think>")
     body = content[start + len("</think>") if start >= 0 else 0 :].strip()
@@ -103,7 +103,7 @@ def _one_call(item: object) -> list[RawToolCall]:
 
 
 def _show_call(name: str, arguments: str) -> str:
-    # Text that is no JSON object travels as a string: what the model wrote stays visible to it.
+    # Arguments that are no JSON object are shown as a string, so that the model sees what it wrote.
     text = arguments.strip() if whole_arguments(arguments) else dumps(arguments)
     return f'{{"name": {dumps(name)}, "arguments": {text}}}'
 
@@ -122,49 +122,49 @@ def _object(properties: Mapping[str, object]) -> dict[str, object]:
 
 
 def show_tagged(message: AssistantMessage) -> str:
-    """A message of the model's with its calls as text."""
+    """An assistant message with its calls as tagged text."""
     calls = [render(RawToolCall(name=call.name, arguments=call.arguments)) for call in message.tool_calls]
     return "\n".join([message.content, *calls]).strip()
 
 
 def follow_schema(schema: Mapping[str, object]) -> str:
-    """How to ask for a reply that follows a schema where the server cannot be told."""
+    """The instruction for a reply that follows a schema, for servers without `response_format`."""
     text = json.dumps(schema, ensure_ascii=False)
     return f"Answer with one JSON value that follows this JSON schema, and with nothing else:\n{text}"
 
 
 class ThoughtDeltas:
-    """Hears a reply in the JSON protocol piece by piece and passes on the text of its thought.
+    """Takes a reply in the JSON protocol piece by piece, and passes on the text of its thought.
 
-    A reply that does not begin like one of that protocol is passed on as it is.
+    A reply that does not begin like such an object is passed on unchanged.
     """
 
     def __init__(self, on_delta: Callable[[str], None]) -> None:
         self._on_delta = on_delta
-        self._hear: Callable[[str], None] = self._begin
-        self._held = ""
+        self._take: Callable[[str], None] = self._begin
+        self._buffered = ""
 
     def __call__(self, text: str) -> None:
         """Take the next piece."""
-        self._hear(text)
+        self._take(text)
 
     def _begin(self, text: str) -> None:
-        self._held += text
-        head = _THOUGHT_HEAD.match(self._held)
+        self._buffered += text
+        head = _THOUGHT_HEAD.match(self._buffered)
         if head is not None:
-            text, self._held, self._hear = self._held[head.end() :], "", self._go_on
-            self._go_on(text)
-        elif len(self._held) > _LONGEST_HEAD or self._held.lstrip()[:1] not in ("", "{"):
-            self._hear = self._on_delta
-            self._on_delta(self._held)
+            text, self._buffered, self._take = self._buffered[head.end() :], "", self._continue
+            self._continue(text)
+        elif len(self._buffered) > _LONGEST_HEAD or self._buffered.lstrip()[:1] not in ("", "{"):
+            self._take = self._on_delta
+            self._on_delta(self._buffered)
 
-    def _go_on(self, text: str) -> None:
-        text = self._held + text
+    def _continue(self, text: str) -> None:
+        text = self._buffered + text
         whole = _WHOLE_CHARACTERS.match(text)
         end = whole.end() if whole else 0
-        self._held = text[end:]
-        if self._held.startswith('"') or len(self._held) > _LONGEST_ESCAPE:
-            self._hear = _ignore
+        self._buffered = text[end:]
+        if self._buffered.startswith('"') or len(self._buffered) > _LONGEST_ESCAPE:
+            self._take = _ignore
         try:
             delta: str = json.loads(f'"{text[:end]}"', strict=False)
         except ValueError:
@@ -174,4 +174,4 @@ class ThoughtDeltas:
 
 
 def _ignore(text: str) -> None:
-    """What follows the thought is calls."""
+    """Takes the rest after the thought: the calls."""

@@ -1,4 +1,4 @@
-"""Messages and tools as the JSON that goes out; what a conversation has sent natively is written once."""
+"""Writes messages and tools as JSON; with native tools each message of a conversation is written once."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from swe_ai_fleet.domain.tool import FOR_PROGRAMS, OperationSpec
 _CACHE_BYTES = 64 * 1024 * 1024
 _CACHED_TOOL_SETS = 64
 _Part = str | dict[str, object]
-"""A text, or a picture as a server takes it."""
+"""A text, or a picture in the server's form."""
 _PLAIN = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _NO_NAME_LETTER = re.compile(r"[^A-Za-z0-9_-]+")
@@ -44,9 +44,9 @@ _INSTRUCTIONS = {ToolProtocol.JSON: JSON_INSTRUCTIONS, ToolProtocol.TEXT: TAGGED
 
 @dataclass(slots=True)
 class SentMessages:
-    """Messages as JSON, as far as they were sent: the next request mostly has the same and more.
+    """A conversation's messages as JSON: the next request usually has the same ones and more.
 
-    `ids` are those that calls go out with, by our own; `named` are calls that something was said of.
+    `ids` are the ids of calls on the wire by our own ids; `named` are the ids of all calls in the messages.
     """
 
     first: Callable[[], Message | None]
@@ -57,14 +57,14 @@ class SentMessages:
     json: bytearray = field(default_factory=bytearray)
 
     def begins(self, messages: Sequence[Message]) -> bool:
-        """Whether these messages are the same and others behind, whose calls are all of their own."""
+        """Whether these messages begin with the same ones, and the others have calls of their own."""
         length = len(self.rest) + 1
         if self.first() is not messages[0] or self.rest != list(messages[1:length]):
             return False
         return not any(call.call_id in self.named for message in messages[length:] for call in _calls(message))
 
     def add(self, messages: Sequence[Message]) -> None:
-        """Write messages behind."""
+        """Write further messages."""
         _name_calls(messages, self.ids, self.taken)
         for message in messages:
             if isinstance(message, ToolMessage):
@@ -78,17 +78,17 @@ class SentMessages:
 
 @dataclass(frozen=True, slots=True)
 class _ToolSet:
-    """Tools as JSON. It holds them, so that their ids cannot pass to others meanwhile."""
+    """Tools as JSON. It references the tools, so that their `id()`s are not reused."""
 
     specs: tuple[OperationSpec, ...]
     json: bytes
 
 
 class WireWriter:
-    """Writes request bodies. Messages are frozen: natively each is turned into JSON once, not once per call.
+    """Writes request bodies. Messages are frozen, so with native tools each is written once, not once per call.
 
-    The newest 64 MiB of JSON are kept, of whatever conversation. `head` is the inside of a body's other
-    fields, `response_format` one more of them.
+    The newest 64 MiB of all conversations' JSON are cached. `head` is the inside of a body's other
+    fields, `response_format` another one of them.
     """
 
     def __init__(self, *, cache_bytes: int = _CACHE_BYTES) -> None:
@@ -97,21 +97,21 @@ class WireWriter:
         self._tools: OrderedDict[tuple[str, tuple[int, ...]], _ToolSet] = OrderedDict()
 
     def conversation(self, messages: Sequence[Message]) -> SentMessages:
-        """The messages as JSON, of which only those are written now that were not sent before."""
+        """The messages as JSON; only those that were not sent before are written now."""
         if not messages:
             return SentMessages(lambda: None)
         key = id(messages[0])
-        known = self._conversations.pop(key, None)
-        if known is None or not known.begins(messages):
-            known = SentMessages(ref(messages[0], lambda _: self._conversations.pop(key, None)))
-            known.add(messages)
+        conversation = self._conversations.pop(key, None)
+        if conversation is None or not conversation.begins(messages):
+            conversation = SentMessages(ref(messages[0], lambda _: self._conversations.pop(key, None)))
+            conversation.add(messages)
         else:
-            known.add(messages[len(known.rest) + 1 :])
-        known.rest = list(messages[1:])
-        self._conversations[key] = known
-        while sum(len(conversation.json) for conversation in self._conversations.values()) > self._cache_bytes:
+            conversation.add(messages[len(conversation.rest) + 1 :])
+        conversation.rest = list(messages[1:])
+        self._conversations[key] = conversation
+        while sum(len(cached.json) for cached in self._conversations.values()) > self._cache_bytes:
             self._conversations.popitem(last=False)
-        return known
+        return conversation
 
     def native(
         self,
@@ -135,13 +135,13 @@ class WireWriter:
         protocol: ToolProtocol,
         response_format: bytes = b"",
     ) -> bytes:
-        """The body of a request that describes the tools in words and shows calls and results as text."""
+        """The body of a request that describes tools, calls and results as text."""
         names: dict[str, str] = {}
         turns: list[tuple[str, list[_Part]]] = [("system", [])]
         for message in messages:
             names.update((call.call_id, call.name) for call in _calls(message))
             role = "user" if isinstance(message, ToolMessage) else message.role
-            # Some chat templates insist on turns that alternate.
+            # Some chat templates require alternating roles.
             if turns[-1][0] != role:
                 turns.append((role, []))
             parts = turns[-1][1]
@@ -158,7 +158,7 @@ class WireWriter:
         return b'{%b,"messages":%b%b}' % (head, written, _format_field(response_format))
 
     def envelope_format(self, tools: Sequence[OperationSpec], *, full: bool) -> bytes:
-        """The `response_format` that holds a reply to an envelope with calls of these tools."""
+        """The `response_format` for a reply that is an envelope with calls of these tools."""
 
         def write(specs: tuple[OperationSpec, ...]) -> bytes:
             schema = envelope_schema(specs, full=full)
@@ -188,7 +188,7 @@ class WireWriter:
 
 
 def _name_calls(messages: Sequence[Message], ids: dict[str, str], taken: set[str]) -> None:
-    """Choose the id each call goes out with: the model's where it has one that no earlier call has, else our own."""
+    """Choose each call's id on the wire: the model's id if it is unique in the conversation, else our own."""
     for message in messages:
         for call in _calls(message):
             wire = call.model_call_id if call.model_call_id not in taken else call.call_id
@@ -197,7 +197,7 @@ def _name_calls(messages: Sequence[Message], ids: dict[str, str], taken: set[str
 
 
 def head_fields(model: str, sampling: Sampling, *, limit_field: str, more: Mapping[str, object] | None = None) -> bytes:
-    """The fields beside messages and tools, as the inside of a JSON object."""
+    """The fields other than messages and tools, as the inside of a JSON object."""
     optional = {
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
@@ -234,8 +234,8 @@ def _as_wire(message: Message, ids: tuple[str, ...]) -> dict[str, object]:
 
 
 def _sent_back(call: ToolCall) -> dict[str, str]:
-    """A call of the model's in a form that every server takes: some look at the letters of names, and chat templates
-    parse arguments. What was no JSON object stands in one, so that the model still sees what it wrote."""
+    """A model's call in a form that every server accepts: some check the letters of names, and chat templates parse
+    arguments. Arguments that are no JSON object are put into one, so that the model still sees what it wrote."""
     name = call.name if _NAME.fullmatch(call.name) else _NO_NAME_LETTER.sub("_", call.name)[:64] or "unnamed"
     if _object(call.arguments, strict=True) is not None:
         return {"name": name, "arguments": call.arguments}
@@ -262,7 +262,7 @@ def _function(spec: OperationSpec) -> dict[str, object]:
             name: part for name, schema in properties.items() if (part := _schema_shown(schema)) is not None
         }
         parameters["properties"] = properties_shown
-        # The strict mode of OpenAI, which asks for it, takes no schema with a property that may be left out either.
+        # OpenAI's strict mode, which requires it, refuses schemas with optional properties anyway.
         if parameters.get("additionalProperties") is False and len(properties_shown) > len(
             items(parameters.get("required"))
         ):
@@ -271,10 +271,10 @@ def _function(spec: OperationSpec) -> dict[str, object]:
 
 
 def _schema_shown(schema: object) -> object:
-    """A parameter's schema as a model is shown it, None for what is for programs alone.
+    """A parameter's schema for the model, None for a parameter for programs only.
 
-    What is null, empty, zero or false where it is left out can just be left out, and what must not be empty or
-    negative goes without saying; arguments are checked against the whole schema.
+    It leaves out defaults that are null, empty, zero or false, and bounds that exclude empty or negative values, to
+    spare tokens; arguments are checked against the full schema.
     """
     if not is_mapping(schema):
         return schema
@@ -295,7 +295,7 @@ def _spoken(message: Message, names: Mapping[str, str], protocol: ToolProtocol) 
 
 
 def _content(parts: Sequence[_Part]) -> object:
-    """Texts in a row as one; beside pictures they are parts."""
+    """A message's content: texts joined, or a list of parts if there are pictures."""
     texts = [part for part in parts if isinstance(part, str)]
     if len(texts) == len(parts):
         return "\n\n".join(texts)

@@ -143,13 +143,13 @@ async def restore(
     check: Annotated[int, option("Verify the newest N executions; -1: none. Default: all.", min=-1, metavar="N")] = 0,
 ) -> Exit:
     from swe_ai_fleet.extensions.backup.archive import restore_backup
-    from swe_ai_fleet.runtime.channels import running_place
+    from swe_ai_fleet.runtime.channels import running_fleet
     from swe_ai_fleet.runtime.factories import connect_log
     from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 
     async with AsyncExitStack() as stack:
         if not settings.nats_url:
-            running = running_place(settings.home)
+            running = running_fleet(settings.home)
             if running is not None:
                 raise CommandFault(
                     f"a fleet is running in {settings.home} (process {running.pid})",

@@ -17,7 +17,7 @@ from swe_ai_fleet.client_settings import ClientSettings
 from swe_ai_fleet.domain.memory import BEST_RATING, LEAST_RATING
 from swe_ai_fleet.domain.review import VERIFIER_PROFILE
 from swe_ai_fleet.domain.text import counted
-from swe_ai_fleet.runtime.channels import find_place
+from swe_ai_fleet.runtime.channels import find_fleet
 from swe_ai_fleet.watching.text import command_line, one_line
 
 _CONTEXT = "fleet.context.v1.ContextService"
@@ -54,7 +54,7 @@ async def with_subject(settings: ClientSettings, request: pb_context.RecordOutco
     name = given["name"]
     if is_execution_id(name):
         return
-    place = find_place(settings, server=given["fleet"], token=given["fleet_token"])
+    place = find_fleet(settings, server=given["fleet"], token=given["fleet_token"])
     if place is not None:
         async with connect(place.address, place.token, tls=place.tls) as client:
             executions = await client.executions(pb.ListExecutionsRequest(task_id=name, page_size=1))

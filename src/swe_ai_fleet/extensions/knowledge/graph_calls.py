@@ -14,7 +14,7 @@ from typing import TypeVar
 from fleet.context.v1 import context_pb2 as pb
 from services.auth import caller_of, tenant
 from services.errors import Context
-from services.pages import page_token, place_behind
+from services.pages import key_of, page_token
 from swe_ai_fleet.contract import from_enum, from_message, to_enum, to_message
 from swe_ai_fleet.domain.context import (
     NO_STORY,
@@ -80,7 +80,7 @@ def stories_page(graph: ContextGraph, request: pb.ListStoriesRequest) -> pb.List
     size = request.page_size or STORIES_PAGE_SIZE
     phases = {from_enum(Phase, pb.Phase, phase) for phase in request.phases} - {None}
     query = ("stories", request.case_id, sorted(request.phases))
-    behind = place_behind(request.page_token, query, str, str)
+    behind = key_of(request.page_token, query, str, str)
     states = graph.case(request.case_id) if request.case_id else tuple(graph.stories.values())
     entries = [
         (_place(state), state, state.story)
@@ -240,7 +240,7 @@ class GraphCalls(ContextCalls):
 
         near = await self._newest(around)
         query = (request.node, sorted(request.kinds), request.depth)
-        (start,) = place_behind(request.page_token, query, int) or (0,)
+        (start,) = key_of(request.page_token, query, int) or (0,)
         start = max(0, start)
         page = fitting(
             (to_message(pb.Relation, edge) for edge in near.relations[start : start + size]), MAX_REPLY_BYTES // 2

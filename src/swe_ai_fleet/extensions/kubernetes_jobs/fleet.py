@@ -95,7 +95,7 @@ class JobFleet:
             # Who cancels it waits for its processes to be gone; a runner that does not answer is not waited for.
             with suppress(FleetError, TimeoutError):
                 async with asyncio.timeout(_CANCEL_SECONDS):
-                    await self.board.call_off(job.tenant, job.job_id)
+                    await self.board.request_stop(job.tenant, job.job_id)
                     await self.board.settled(job.tenant, job.job_id)
             raise
         finally:

@@ -26,7 +26,7 @@ from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.text import plain_line, well_formed
 from swe_ai_fleet.extensions.webhooks.notification import Notification
 from swe_ai_fleet.extensions.webhooks.webhook import Format, Webhook, signed_headers
-from swe_ai_fleet.sandbox.network import PrivateHostError, UnknownHostError, judged
+from swe_ai_fleet.sandbox.network import PrivateHostError, UnknownHostError, lookup
 from swe_ai_fleet.tools.builtin.fetching import Network
 from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
 from swe_ai_fleet.tools.http_transport import GuardedTransport, HttpPolicy, parse_url, port_of, read_body
@@ -263,7 +263,7 @@ class WebhookRules:
             return
         try:
             async with asyncio.timeout(_RESOLVE_SECONDS):
-                await judged(host, port, resolver=self.network.resolver)
+                await lookup(host, port, resolver=self.network.resolver)
         except PrivateHostError as error:
             raise InvalidRequest(str(error), field="url", hint=_HINT) from None
         except (UnknownHostError, TimeoutError):

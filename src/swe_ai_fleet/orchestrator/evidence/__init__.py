@@ -1,4 +1,4 @@
-"""Evidence: what can be checked about a candidate, in the order from cheap to dear."""
+"""Evidence: the checks of a candidate, from cheap to expensive."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from functools import partial
 from swe_ai_fleet.agents.scoring import RubricJudge
 from swe_ai_fleet.domain.assignment import BaselineAssignment, CheckAssignment, ExamineAssignment
 from swe_ai_fleet.domain.candidate import ChangedTest, CheckKind, CheckReport, CheckResult
-from swe_ai_fleet.domain.environment import Environment, EnvironmentReport
+from swe_ai_fleet.domain.environment import EnvironmentReport
 from swe_ai_fleet.domain.errors import FleetError, PatchRejected
 from swe_ai_fleet.domain.examination import Examination
 from swe_ai_fleet.domain.task import PinnedRepository, Task
@@ -28,7 +28,7 @@ from swe_ai_fleet.orchestrator.evidence.rubric import rubric_check
 from swe_ai_fleet.orchestrator.evidence.settings_changes import changed_rules
 from swe_ai_fleet.orchestrator.evidence.source_files import CloneFiles, inline_tests, is_test, language_of
 from swe_ai_fleet.orchestrator.evidence.static_checks import LintCheck, compile_faults
-from swe_ai_fleet.orchestrator.evidence.test_runs import TEST_SECONDS, NoRun, Suite, SuiteBench, SuiteSubject, TestRuns
+from swe_ai_fleet.orchestrator.evidence.test_runs import NoRun, Suite, SuiteBench, SuiteSubject, TestRuns, suites_of
 from swe_ai_fleet.orchestrator.evidence.trial import Trial
 from swe_ai_fleet.orchestrator.evidence.weakened_tests import changed_tests
 from swe_ai_fleet.ports import BlobStore, EvidenceWorkspaces, SecretMask
@@ -40,14 +40,14 @@ from swe_ai_fleet.tools.secrets import Secrets
 class EvidenceGatherer:
     """Runs checks on this node.
 
-    The order is cheap to dear: does the patch apply, is it within policy, lint (what is new), then the task's own
-    commands, or the repository's tests where it has none (held against the same tests before the patch), then what
-    a model says to the task's rubric. A patch that does not apply ends it there.
+    The order is from cheap to expensive: whether the patch applies, policy, lint (new findings), then the task's own
+    commands, or the repository's tests where it has none (compared with the same tests before the patch), then a
+    model's opinion on the task's rubric. If the patch does not apply, nothing else runs.
 
     Attributes:
-        mask: Hides secrets, and knows which a patch must not hold.
-        runs: Test runs that were made before, here or by another process.
-        rubric: Judges the task's rubric; None: it is not looked at.
+        mask: Hides secrets, and knows those that a patch must not contain.
+        runs: Earlier test runs, of this or another process.
+        rubric: Judges the task's rubric; None: the rubric is not checked.
     """
 
     workspaces: EvidenceWorkspaces
@@ -73,7 +73,7 @@ class EvidenceGatherer:
         )
 
     async def baseline(self, assignment: BaselineAssignment) -> Baseline:
-        """What the tests and checks say of the untouched commit. Raises what making its environment raises."""
+        """The results of tests and checks on the untouched commit. Raises what building its environment raises."""
         started_at = time.monotonic()
         task, base = assignment.task, await self.subject("baseline", assignment.repository, assignment.task)
         bench = SuiteBench(execution_id=assignment.execution_id, workspaces=self.workspaces, runs=self.runs)
@@ -88,7 +88,7 @@ class EvidenceGatherer:
         )
 
     async def examine(self, assignment: ExamineAssignment) -> Examination:
-        """The tests of candidates on the sources of the others. Raises what making the environment raises."""
+        """The tests of candidates on the sources of the others. Raises what building the environment raises."""
         base = await self.subject("baseline", assignment.repository, assignment.task)
         return await Examining(
             assignment=assignment,
@@ -101,7 +101,7 @@ class EvidenceGatherer:
         ).run()
 
     async def subject(self, name: str, repository: PinnedRepository, task: Task) -> SuiteSubject:
-        """A commit with its environment, and the network that the task's tools have. Raises what making it raises."""
+        """A commit with its environment, and the network of the task's tools. Raises what building it raises."""
         environment = await self.workspaces.environment(repository, task.environment)
         environment = replace(environment, network=self.access.hosts(task.constraints))
         return SuiteSubject(name=name, repository=repository, environment=environment)
@@ -112,7 +112,7 @@ class EvidenceGatherer:
         return SuiteBaseline(command=command, unusable=run.reason) if isinstance(run, NoRun) else suite_baseline(run)
 
     def _masked_report(self, report: EnvironmentReport) -> EnvironmentReport:
-        """Without what only the build's own log is good for: the output of each step."""
+        """The report with secrets masked, and without its steps, which are in the build's own log."""
         return replace(
             report,
             steps=(),
@@ -133,45 +133,24 @@ class EvidenceGatherer:
         )
 
 
-def suites_of(task: Task, environment: Environment) -> tuple[Suite, ...]:
-    """What is run for a task: its own checks, or the repository's tests where it names none."""
-    directory = task.repo.subdirectory or "."
-    if task.constraints.checks:
-        return tuple(
-            Suite(
-                name=check.name or check.command,
-                line=check.command,
-                directory=directory,
-                seconds=check.timeout_seconds,
-                strict=True,
-                required=check.required,
-                expected_exit_code=check.expected_exit_code,
-            )
-            for check in task.constraints.checks
-        )
-    if not environment.test_command:
-        return ()
-    return (Suite(name="tests", argv=environment.test_command, directory=directory, seconds=TEST_SECONDS),)
-
-
 class _Gathering:
-    """The evidence about one candidate under way."""
+    """Gathers the evidence about one candidate."""
 
-    def __init__(self, own: EvidenceGatherer, assignment: CheckAssignment) -> None:
-        self._own = own
+    def __init__(self, gatherer: EvidenceGatherer, assignment: CheckAssignment) -> None:
+        self._gatherer = gatherer
         self._assignment = assignment
         self._task = assignment.task
         self._bench = SuiteBench(
             execution_id=assignment.execution_id,
-            workspaces=own.workspaces,
-            runs=own.runs,
+            workspaces=gatherer.workspaces,
+            runs=gatherer.runs,
             owner=assignment.candidate_id,
         )
         self._own_tests: SuiteSubject | None = None
         self.changed_tests: tuple[ChangedTest, ...] = ()
 
     async def results(self, data: bytes | None) -> tuple[list[CheckResult], str]:
-        """The results, and the tree that they are about."""
+        """The results, and the git tree that was checked."""
         if data is None:
             return await self._of_commit()
         started_at = time.monotonic()
@@ -180,8 +159,8 @@ class _Gathering:
         applied, patched = await self._applied(data)
         if patched is None:
             return [applied, *await self._stored(*policy_results(violations, self._task, duration_ms=judged))], ""
-        base = await self._own.subject("baseline", self._assignment.repository, self._task)
-        candidate = await self._own.subject("candidate", patched, self._task)
+        base = await self._gatherer.subject("baseline", self._assignment.repository, self._task)
+        candidate = await self._gatherer.subject("candidate", patched, self._task)
         async with self._bench.clone("check", candidate) as clone:
             files = CloneFiles(clone)
             started_at = time.monotonic()
@@ -200,16 +179,16 @@ class _Gathering:
             linted = replace(await lint.result(), duration_ms=_elapsed(started_at))
             results = [applied, *await self._stored(*policy, linted)]
             results += await self._dynamic(patch, files, base, candidate)
-            if self._own.rubric is not None:
-                rubric = await rubric_check(self._own.rubric, self._assignment, patch, files, results)
+            if self._gatherer.rubric is not None:
+                rubric = await rubric_check(self._gatherer.rubric, self._assignment, patch, files, results)
                 results += await self._stored(rubric) if rubric is not None else []
         return results, candidate.environment.tree
 
     async def _of_commit(self) -> tuple[list[CheckResult], str]:
-        """A commit of somebody's own, such as an integration branch, held against where it began."""
+        """The results for a commit without a patch, such as an integration branch, compared with its base commit."""
         before = self._assignment.baseline or self._assignment.repository
-        candidate = await self._own.subject("check", self._assignment.repository, self._task)
-        base = await self._own.subject("baseline", before, self._task)
+        candidate = await self._gatherer.subject("check", self._assignment.repository, self._task)
+        base = await self._gatherer.subject("baseline", before, self._task)
         async with self._bench.clone("check", candidate) as clone:
             results = await self._dynamic(Patch(), CloneFiles(clone), base, candidate)
         return results, candidate.environment.tree
@@ -221,7 +200,7 @@ class _Gathering:
             patch = parse_patch(data)
         except PatchUnreadable as error:
             return Patch(), [Violation(concern=Concern.FORM, text=f"the patch can't be read: {error.message}")]
-        return patch, list(patch_violations(patch, self._task, self._own.mask))
+        return patch, list(patch_violations(patch, self._task, self._gatherer.mask))
 
     async def _applied(self, patch: bytes) -> tuple[CheckResult, PinnedRepository | None]:
         """Whether the patch can be applied, and the commit with it."""
@@ -231,9 +210,9 @@ class _Gathering:
         if not message:
             assignment = self._assignment
             try:
-                patched = await self._own.workspaces.patched(assignment.execution_id, assignment.repository, patch)
+                patched = await self._gatherer.workspaces.patched(assignment.execution_id, assignment.repository, patch)
             except PatchRejected as error:
-                message = self._own.mask(error.message)
+                message = self._gatherer.mask(error.message)
         result = CheckResult(
             kind=CheckKind.APPLY,
             name="patch applies",
@@ -248,7 +227,7 @@ class _Gathering:
         self, patch: Patch, files: CloneFiles, base: SuiteSubject, candidate: SuiteSubject
     ) -> list[CheckResult]:
         """The task's commands; without any, the repository's own build and tests."""
-        # The untouched commit says how its tests are run; only where it has none does the candidate.
+        # The untouched commit decides how tests are run; the candidate does only where that commit has no tests.
         suites = suites_of(self._task, base.environment) or suites_of(self._task, candidate.environment)
         if not self._task.constraints.checks:
             started_at = time.monotonic()
@@ -301,27 +280,28 @@ class _Gathering:
         subject = await self._patched("own-tests", base, data) if source else None
         if subject is None:
             return None
-        # The environment is the untouched commit's: what the change brings there belongs to the change.
+        # The untouched commit's environment: additions to the environment are a part of the change.
         return replace(subject, environment=replace(base.environment, tree=subject.environment.tree))
 
     async def _patched(self, name: str, base: SuiteSubject, data: bytes) -> SuiteSubject | None:
-        """The untouched commit with a part of the patch, in an environment of its own; None where that part is none."""
+        """The untouched commit with a part of the patch, in its own environment; None: the part is empty or fails."""
         if not data.strip():
             return None
         try:
-            patched = await self._own.workspaces.patched(self._assignment.execution_id, base.repository, data)
-            return await self._own.subject(name, patched, self._task)
+            patched = await self._gatherer.workspaces.patched(self._assignment.execution_id, base.repository, data)
+            return await self._gatherer.subject(name, patched, self._task)
         except FleetError:
             return None  # a part of a patch need not apply
 
     async def _stored(self, *results: CheckResult) -> list[CheckResult]:
-        """Results fit to be stored, with what they printed in the object store."""
-        store = partial(self._own.blobs.put, self._task.tenant, self._assignment.execution_id, media_type="text/plain")
-        return [await storable(result, mask=self._own.mask, store=store) for result in results]
+        """The results with secrets masked and sizes bounded, their whole output in the object store."""
+        put = self._gatherer.blobs.put
+        store = partial(put, self._task.tenant, self._assignment.execution_id, media_type="text/plain")
+        return [await storable(result, mask=self._gatherer.mask, store=store) for result in results]
 
 
 def _inline_tests(patch: Patch, text: Callable[[str], str]) -> dict[str, bytes]:
-    """Of source files that hold tests themselves, what the patch does to those, by path."""
+    """The part of the patch that changes tests inside source files, by path."""
     sources: dict[str, bytes] = {}
     for file in patch.files:
         if not is_test(file.path) and not file.is_new and (line := inline_tests(file.path, text(file.path))):

@@ -1,6 +1,6 @@
-"""Results of checks: violations and their weight, the verdict they come to with its reasons, and kept output.
+"""Results of checks: policy violations, the verdict with its reasons, and results as they are stored.
 
-Output is short in the result and whole in the object store.
+The output is cut in the result and complete in the object store.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.candidate import CheckKind, CheckReport, CheckResult, Verdict
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.task import Constraints
-from swe_ai_fleet.domain.text import well_formed
+from swe_ai_fleet.domain.text import shortened, well_formed
 from swe_ai_fleet.ports import SecretMask
 from swe_ai_fleet.tools.files.paths import quoted
 from swe_ai_fleet.tools.truncation import beginning, truncate
 
 ALLOW = "policy.allow"
-"""In a task's metadata: concerns, separated by commas, that are only warned of for this task."""
+"""The key in a task's metadata for concerns, separated by commas, that are only warnings for this task."""
 
 _MAX_PATH_CHARS = 200
 _log = structlog.get_logger(__name__)
 
 
 class Concern(StrEnum):
-    """Of what kind a violation is; a task may name it in its metadata under `policy.allow`."""
+    """The kind of a violation; a task may name it in its metadata under `policy.allow`."""
 
     FORM = "form"
     PATHS = "paths"
@@ -53,7 +53,7 @@ _NEVER_ALLOWED = frozenset({Concern.FORM, Concern.PATHS, Concern.SECRETS, Concer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Violation:
-    """One violation, with its place. One that is not `required` is a warning: it costs score and decides nothing."""
+    """One violation, with its place. Without `required` it is a warning, which lowers the score but refutes nothing."""
 
     concern: Concern
     text: str
@@ -74,7 +74,7 @@ class Violation:
 
 
 def allowed_concerns(constraints: Constraints) -> frozenset[str]:
-    """What a task's metadata makes a warning of; form, paths, secrets and modes always stay."""
+    """The concerns that a task's metadata turn into warnings; form, paths, secrets and modes cannot be."""
     words = constraints.metadata.get(ALLOW, "").replace(";", ",").split(",")
     return frozenset(word.strip().lower() for word in words) - _NEVER_ALLOWED
 
@@ -85,7 +85,7 @@ _RUNS = (CheckKind.DRY_RUN, CheckKind.COMMAND)
 
 
 def verdict_of(results: Sequence[CheckResult]) -> tuple[Verdict, tuple[str, ...]]:
-    """The verdict on a candidate and its reasons, the most telling first.
+    """The verdict on a candidate and its reasons, the strongest first.
 
     Refuted: a required check fails. Verified: a test or check fails without the change and passes with it, and no
     required check fails. Unverified: neither.
@@ -103,12 +103,11 @@ def verdict_of(results: Sequence[CheckResult]) -> tuple[Verdict, tuple[str, ...]
 
 
 def _bounded(reasons: Iterable[str]) -> tuple[str, ...]:
-    texts = islice(reasons, _MOST_REASONS)
-    return tuple(text if len(text) <= _REASON_CHARS else f"{text[:_REASON_CHARS]}…" for text in texts)
+    return tuple(shortened(text, _REASON_CHARS) for text in islice(reasons, _MOST_REASONS))
 
 
 def no_evidence(candidate_id: str, error: FleetError) -> CheckReport:
-    """The report on a candidate about which nothing could be found out."""
+    """The report on a candidate whose evidence could not be gathered."""
     missing = CheckResult(kind=CheckKind.DRY_RUN, name="evidence", passed=False, message=str(error))
     return CheckReport(
         candidate_id=candidate_id,
@@ -122,30 +121,30 @@ OUTPUT_CHARS = 8_000
 MESSAGE_CHARS = 2_000
 PROBLEM_CHARS = 500
 WHOLE_OUTPUT = "output_artifact"
-"""In a result's details: the digest under which `GetArtifact` has the whole output."""
+"""The key in a result's details for the digest under which `GetArtifact` has the whole output."""
 
 
 async def storable(
     result: CheckResult, *, mask: SecretMask, store: Callable[[bytes], Awaitable[BlobRef]]
 ) -> CheckResult:
-    """A result fit to be stored: without secrets, of bounded size, the whole output by reference where it says more."""
+    """A result as it is stored: secrets masked, sizes bounded, the whole output by reference where it was cut."""
 
-    def hidden(text: str) -> str:
+    def masked(text: str) -> str:
         return mask(well_formed(text))
 
-    output = hidden(result.output)
-    details = {name: beginning(hidden(text), MESSAGE_CHARS) for name, text in result.details.items()}
+    output = masked(result.output)
+    details = {name: beginning(masked(text), MESSAGE_CHARS) for name, text in result.details.items()}
     if len(output) > OUTPUT_CHARS:
         try:
             details[WHOLE_OUTPUT] = (await store(output.encode("utf-8", "replace"))).digest
         except FleetError as error:
-            # The check was made all the same; that its output could not be kept is for the operator.
+            # The check is valid all the same; the missing output is the operator's concern.
             _log.warning("evidence.output_not_stored", check=result.name, reason=error.message)
     return replace(
         result,
-        message=beginning(hidden(result.message), MESSAGE_CHARS),
+        message=beginning(masked(result.message), MESSAGE_CHARS),
         output=truncate(output, OUTPUT_CHARS),
-        problems=tuple(beginning(hidden(problem), PROBLEM_CHARS) for problem in result.problems),
-        skipped_reason=beginning(hidden(result.skipped_reason), MESSAGE_CHARS),
+        problems=tuple(beginning(masked(problem), PROBLEM_CHARS) for problem in result.problems),
+        skipped_reason=beginning(masked(result.skipped_reason), MESSAGE_CHARS),
         details=details,
     )

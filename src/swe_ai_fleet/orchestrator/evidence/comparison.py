@@ -1,21 +1,22 @@
-"""A candidate's test results held against those of the untouched commit, test by test. Pure."""
+"""The comparison of a candidate's test results with those of the untouched commit, test by test. Pure functions."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from swe_ai_fleet.domain.test_run import TestOutcome, TestResult, TestRun
+from swe_ai_fleet.domain.text import first_names
 from swe_ai_fleet.orchestrator.evidence.relevance import TaskNames, Touched, function_of
 
 WHOLE_RUN = "the test run as a whole"
-"""Stands among tests for a run that ends badly although no test fails."""
+"""In lists of tests, a run that fails although no test does."""
 _ALIKE_SHARE = 0.6
 _WORDS = re.compile(r"\w+")
 _NUMBERS = re.compile(r"0x[0-9a-fA-F]+|\d+")
-# What a test says that lacks something of its environment: a network, a service, a program, a package.
-_SURROUNDINGS = re.compile(
+# Messages of tests with an incomplete environment: a missing network, service, program or package.
+_ENVIRONMENT = re.compile(
     r"ConnectionError|ConnectionRefused|ConnectError|MaxRetryError|NewConnectionError|gaierror|URLError"
     r"|Network is unreachable|Name or service not known|Temporary failure in name resolution|getaddrinfo"
     r"|ECONNREFUSED|ENOTFOUND|EAI_AGAIN"
@@ -23,7 +24,7 @@ _SURROUNDINGS = re.compile(
     r"|No such file or directory: '[\w.+-]+'|executable file not found|PermissionError|Operation not permitted"
     r"|DockerException|Cannot connect to the Docker daemon|no usable temporary directory"
 )
-# What a test says that asks for a name which is not there; the last word of the group is the name.
+# Messages of tests that use a missing name; the last word of the group is the name.
 _MISSING = re.compile(
     r"cannot import name '(\w+)'|No module named '([\w.]+)'"
     r"|(?<!'NoneType' object )has no attribute '(\w+)'"
@@ -36,7 +37,7 @@ _MISSING = re.compile(
     r"|unresolved import `([\w:]+)`|no (?:method|field|function or associated item) (?:named )?`(\w+)`"
     r"|has no field named `(\w+)`"
 )
-# The same of what is called with other arguments than it takes.
+# Messages of tests that call something with wrong arguments.
 _SIGNATURE = re.compile(
     r"([\w.<>]+)\(\) (?:takes .{1,80} but .{1,40} (?:was|were) given|missing \d+ required .{1,40} arguments?)"
     r"|(?:too many|not enough) arguments in call to ([\w.]+)"
@@ -46,16 +47,21 @@ _ARITY = re.compile(r"this (?:function|method) takes \d+ arguments? but|Expected
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """How the tests of a candidate stand to those of the untouched commit. Ids of tests, each in one list.
+    """The tests of a candidate compared with those of the untouched commit. Ids of tests; failing ones are in one list.
 
     Attributes:
+        shown: Tests that fail without the change and pass with it.
+        broken: Tests that passed before and fail now.
         own_failing: Tests that the candidate adds or changes, and that fail on its own source.
-        otherwise: They failed before and fail now, in another way: the change works on them and does not fix them.
-        unable: Tests of the candidate's own that lack something of their environment, with and without the change.
+        named: Failing tests that the task names; for a check of the caller's all that failed before and fail now.
+        otherwise: Tests that failed before and fail now with a different message: the change affects them without
+            fixing them.
+        old: Tests that failed before and fail now in the same way.
+        unable: Tests of the candidate's own whose environment lacks something, with and without the change.
         vanished: Test functions that passed before and were not run although their files are untouched.
         own: Tests that the candidate adds, or that its change of a test file makes fail on the untouched source.
         own_shown: Those of `own` that fail without the change.
-        by_own_rules: They passed without the change, and pass with it only as the change has tests run.
+        by_own_rules: Tests that pass only under the change's own test configuration.
     """
 
     shown: tuple[str, ...] = ()
@@ -72,11 +78,11 @@ class Comparison:
 
     @property
     def against(self) -> tuple[str, ...]:
-        """What speaks against the candidate."""
+        """The tests that count against the candidate."""
         return (*self.broken, *self.own_failing, *self.named, *self.otherwise, *self.vanished)
 
     def showing(self, tests: Collection[str]) -> Comparison:
-        """The same, of what it shows only these tests."""
+        """The comparison with `shown` restricted to these tests."""
         shown, own_shown = (tuple(test for test in of if test in tests) for of in (self.shown, self.own_shown))
         return replace(self, shown=shown, own_shown=own_shown)
 
@@ -87,8 +93,8 @@ def compare(
     """The comparison of three runs.
 
     Args:
-        own: The candidate's test files on the untouched source; None where it changes none, or they can't be run apart.
-        strict: Tests of a check that the caller named: all of them have to pass.
+        own: The candidate's test files on the untouched source; None: there are none, or they cannot be run apart.
+        strict: The tests are those of a check of the caller's: all of them have to pass.
     """
     earlier = _ByFunction(before)
     without = _ByFunction(own) if own is not None else None
@@ -96,21 +102,21 @@ def compare(
     by_kind: dict[str, list[str]] = {name: [] for name in kinds}
     for test in after.failing:
         result = after.results[test]
-        was = earlier.result(test)
+        old = earlier.result(test)
         is_touched = touched.has(test)
-        if was is not None and not is_touched and was.outcome is TestOutcome.PASSED:
+        if old is not None and not is_touched and old.outcome is TestOutcome.PASSED:
             kind = "broken"
-        elif was is not None and was.outcome.bad:
-            # It never worked. Where the task is about it, it has to now.
+        elif old is not None and old.outcome.bad:
+            # It failed before. If the task is about it, it has to pass now.
             lacks = lacks_environment(result)
             about = strict or (names.name(test) and not lacks)
-            kind = "named" if about else "old" if lacks or alike(result.message, was.message) else "otherwise"
+            kind = "named" if about else "old" if lacks or alike(result.message, old.message) else "otherwise"
         elif without is not None and _lacks_alike(result, without.result(test)):
             kind = "unable"
-        elif was is None and not is_touched and (before.stopped or not before.reported):
-            kind = "old"  # nobody knows how it stood before
+        elif old is None and not is_touched and (before.stopped or not before.reported):
+            kind = "old"  # its earlier result is not known
         else:
-            kind = "own_failing" if is_touched or was is None else "broken"
+            kind = "own_failing" if is_touched or old is None else "broken"
         by_kind[kind].append(test)
     if before.reported and (more := _unnamed_failures(after) - _unnamed_failures(before)) > 0:
         by_kind["broken"].append(f"{more} tests that are only counted")
@@ -133,9 +139,9 @@ def compare(
 
 
 def alike(one: str, other: str) -> bool:
-    """Whether two messages say the same: the same kind of fault, and most words in common.
+    """Whether two messages are of the same fault: the same first word, and most words in common.
 
-    Numbers do not matter; names of temporary files and the order in sets may differ between any two runs.
+    Numbers are ignored; names of temporary files and the order in sets may differ between any two runs.
     """
     first, second = (_WORDS.findall(_NUMBERS.sub("0", message)) for message in (one, other))
     if first[:1] != second[:1]:
@@ -145,23 +151,23 @@ def alike(one: str, other: str) -> bool:
 
 
 def lacks_environment(result: TestResult) -> bool:
-    """Whether a test failed for want of something that is not the repository's: a network, a service, a package."""
-    return bool(_SURROUNDINGS.search(_said(result)))
+    """Whether a test failed because its environment lacks something: a network, a service, a package."""
+    return bool(_ENVIRONMENT.search(_text(result)))
 
 
-def _said(result: TestResult) -> str:
+def _text(result: TestResult) -> str:
     return f"{result.message}\n{result.traceback}"
 
 
 def missing_names(result: TestResult) -> list[str]:
-    """The names that a failing test says are not there."""
-    names = (next(filter(None, match.groups())) for match in _MISSING.finditer(_said(result)))
+    """The names that a failing test reports as missing."""
+    names = (next(filter(None, match.groups())) for match in _MISSING.finditer(_text(result)))
     return [_WORDS.findall(name)[-1] for name in names if _WORDS.search(name)]
 
 
 def asks_otherwise(result: TestResult, called: Collection[str]) -> bool:
-    """Whether a test calls something of `called`, the words of its file, with arguments that it does not take."""
-    message = _said(result)
+    """Whether a test calls something in `called`, the words of its file, with arguments that it does not take."""
+    message = _text(result)
     if _ARITY.search(message):
         return True
     names = (next(filter(None, match.groups())) for match in _SIGNATURE.finditer(message))
@@ -184,10 +190,10 @@ class _ByFunction:
                 self._functions[function] = result
 
     def result(self, test: str) -> TestResult | None:
-        """How a test ended; a file that cannot be collected stands for its tests, and they for it."""
-        known_result = self._results.get(test) or self._functions.get(function_of(test))
-        if known_result is not None:
-            return known_result
+        """How a test ended; the result of a file that cannot be collected counts for its tests, and theirs for it."""
+        own = self._results.get(test) or self._functions.get(function_of(test))
+        if own is not None:
+            return own
         return self._results.get(test.partition("::")[0]) if "::" in test else self._files.get(test)
 
     def failed(self, test: str) -> bool:
@@ -199,14 +205,14 @@ class _ByFunction:
 
 
 def _lacks_alike(now: TestResult, without: TestResult | None) -> bool:
-    """Whether a test lacks the same of its environment with and without the change."""
+    """Whether a test lacks the same in its environment with and without the change."""
     return (
         without is not None and without.outcome.bad and lacks_environment(now) and alike(now.message, without.message)
     )
 
 
 def _ends_badly(after: TestRun, before: TestRun) -> bool:
-    """Whether the run as a whole fails although no test does, which it did not before: a hook, a limit, a crash."""
+    """Whether the run newly fails although no test does: because of a hook, a limit, a crash."""
     if before.exit_code != 0 or before.stopped or after.exit_code == 0 or after.failing or after.unnamed.failed:
         return False
     if after.stopped and after.exit_code is None:
@@ -215,14 +221,14 @@ def _ends_badly(after: TestRun, before: TestRun) -> bool:
 
 
 def passes(run: TestRun, test: str) -> bool:
-    """Whether a test passed; one that a runner would have named, had it failed, passed if others were counted."""
+    """Whether a test passed; if the runner names only failing tests, an unnamed test passed where others did."""
     if test in run.results:
         return run.results[test].outcome is TestOutcome.PASSED
     return run.unnamed.passed > 0 and not run.stopped
 
 
 def result_of(run: TestRun, test: str) -> TestResult | None:
-    """How a test ended, or the file that it could not be collected from; None where nothing is known of either."""
+    """How a test ended, or the file that it could not be collected from; None where neither has a result."""
     result = run.results.get(test) or run.results.get(test.partition("::")[0])
     if result is not None:
         return result
@@ -243,13 +249,13 @@ def _unnamed_failures(run: TestRun) -> int:
 
 def _vanished(after: TestRun, before: TestRun, touched: Touched) -> tuple[str, ...]:
     if after.stopped or before.stopped:
-        return ()  # the same set of tests on both sides is what can be compared
-    there = {function_of(test) for test in after.results}
+        return ()  # only complete runs can be compared
+    run = {function_of(test) for test in after.results}
     uncollected = {test for test in after.failing if "::" not in test}
     vanished: dict[str, None] = {}
     for test in before.passing:
         function = function_of(test)
-        if function in there or touched.has(test) or test.partition("::")[0] in uncollected:
+        if function in run or touched.has(test) or test.partition("::")[0] in uncollected:
             continue
         vanished[function] = None
     if after.unnamed.passed < before.unnamed.passed and not touched.files and not vanished and not after.failing:
@@ -262,7 +268,7 @@ def _once(*lists: Collection[str]) -> tuple[str, ...]:
 
 
 def counts(run: TestRun) -> str:
-    """A run in numbers, in words: `308 passed, 3 failed, 1 cannot run`."""
+    """The numbers of a run: `308 passed, 3 failed, 1 cannot run`."""
     summary = run.summary
     parts: Mapping[str, int] = {
         "passed": summary.passed,
@@ -274,10 +280,10 @@ def counts(run: TestRun) -> str:
 
 
 def conclusive(again: TestRun, first: TestRun) -> bool:
-    """Whether a test that is not among the failures of a further run has passed it."""
+    """Whether a test that is not among the failures of a repeated run has passed."""
     if not again.ran or (again.stopped and again.exit_code is None) or again.unnamed.failed:
         return False
-    # Some runners name a test otherwise when only a part is run: a failure that nobody knows may be any of them.
+    # Some runners change names when only a part is run: a failure with an unknown name may be any test.
     return all(test in first.results for test in again.failing)
 
 
@@ -287,25 +293,25 @@ def fails(run: TestRun, test: str) -> bool:
     return result is not None and result.outcome.bad
 
 
-_NAMED = 20
-_NAMED_SHORT = 3
+_MAX_LISTED = 20
+_MAX_NAMES = 3
 
 
 def message_of(after: TestRun, compared: Comparison, flaky: Collection[str], *, failed_check: bool) -> str:
     sentences: list[str] = []
     if compared.broken:
-        sentences.append(f"{_tests(compared.broken)} with the change and not without: {_short(compared.broken)}")
+        sentences.append(f"{_tests(compared.broken)} with the change and not without: {first_names(compared.broken)}")
     if compared.own_failing:
         sentences.append(
-            f"{_tests(compared.own_failing)} that the change itself brings: {_short(compared.own_failing)}"
+            f"{_tests(compared.own_failing)} that the change itself brings: {first_names(compared.own_failing)}"
         )
     if compared.named:
-        sentences.append(f"{_tests(compared.named)} that the task is about: {_short(compared.named)}")
+        sentences.append(f"{_tests(compared.named)} that the task is about: {first_names(compared.named)}")
     if compared.otherwise:
-        otherwise = _short(compared.otherwise)
+        otherwise = first_names(compared.otherwise)
         sentences.append(f"{_tests(compared.otherwise)} in another way than without the change: {otherwise}")
     if compared.vanished:
-        sentences.append(f"no longer run: {_short(compared.vanished)}")
+        sentences.append(f"no longer run: {first_names(compared.vanished)}")
     if failed_check and not sentences:
         sentences.append(after.stopped or f"exit code {after.exit_code}")
     if not sentences:
@@ -313,7 +319,7 @@ def message_of(after: TestRun, compared: Comparison, flaky: Collection[str], *, 
     if compared.old:
         sentences.append(f"{len(compared.old)} failed before and fail{'s' if len(compared.old) == 1 else ''} now")
     if compared.unable:
-        sentences.append(f"{len(compared.unable)} of its own cannot run here: {_short(compared.unable)}")
+        sentences.append(f"{len(compared.unable)} of its own cannot run here: {first_names(compared.unable)}")
     if flaky:
         sentences.append(f"{len(flaky)} flaky")
     return "; ".join(sentences)
@@ -323,13 +329,13 @@ def _shown_text(after: TestRun, compared: Comparison) -> str:
     """What a run without a fault shows."""
     if compared.by_own_rules and not compared.shown:
         tests = "1 test passes" if len(compared.by_own_rules) == 1 else f"{len(compared.by_own_rules)} tests pass"
-        named = _short(compared.by_own_rules)
+        named = first_names(compared.by_own_rules)
         return f"{after.summary.passed} passed, but {tests} only as the change itself has tests run: {named}"
     own = f" ({text})" if (text := own_summary(compared)) else ""
     if compared.shown:
         single = len(compared.shown) == 1
         tests = "1 test fails" if single else f"{len(compared.shown)} tests fail"
-        passes = f"pass{'es' if single else ''} with it: {_short(compared.shown)}"
+        passes = f"pass{'es' if single else ''} with it: {first_names(compared.shown)}"
         return f"{tests} without the change and {passes}{own}; {after.summary.passed} passed"
     nothing = "no test fails without the change" if not compared.own else "its tests pass without the change too"
     return f"{after.summary.passed} passed, {nothing}{own}"
@@ -351,8 +357,8 @@ def notes_of(after: TestRun, before: TestRun | None) -> list[str]:
         notes.append(f"untouched commit: {before.stopped}")
     for run, where in ((after, "with the change"), (before, "untouched commit")):
         if run is not None and (run.hung or run.crashed):
-            notes += [f"{where}: {test} hangs" for test in run.hung[:_NAMED_SHORT]]
-            notes += [f"{where}: {test} crashes the test run" for test in run.crashed[:_NAMED_SHORT]]
+            notes += [f"{where}: {test} hangs" for test in run.hung[:_MAX_NAMES]]
+            notes += [f"{where}: {test} crashes the test run" for test in run.crashed[:_MAX_NAMES]]
     return notes
 
 
@@ -360,11 +366,6 @@ def _tests(tests: Collection[str]) -> str:
     return f"{len(tests)} tests fail" if len(tests) > 1 else "1 test fails"
 
 
-def _short(tests: Sequence[str]) -> str:
-    named = ", ".join(tests[:_NAMED_SHORT])
-    return named + (f" and {len(tests) - _NAMED_SHORT} more" if len(tests) > _NAMED_SHORT else "")
-
-
 def listed(tests: Collection[str]) -> str:
-    named = list(tests)[:_NAMED]
-    return "\n".join((*named, *([f"and {len(tests) - _NAMED} more"] if len(tests) > _NAMED else [])))
+    named = list(tests)[:_MAX_LISTED]
+    return "\n".join((*named, *([f"and {len(tests) - _MAX_LISTED} more"] if len(tests) > _MAX_LISTED else [])))

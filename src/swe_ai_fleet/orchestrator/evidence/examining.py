@@ -30,23 +30,23 @@ from swe_ai_fleet.orchestrator.evidence.test_runs import NoRun, Suite, SuiteBenc
 from swe_ai_fleet.ports import BlobStore, EvidenceWorkspaces, SecretMask
 
 EXAMINE_SECONDS = 300.0
-"""What all runs of an examination may take together; what is not run by then says nothing."""
+"""The time limit of all runs of an examination together; pairs that have not run by then have no result."""
 PAIR_SECONDS = 90.0
-"""What one run of one author's tests on one source may take: tests that hang must not take the others' time."""
+"""The time limit of one run of one author's tests on one source: hanging tests must not take the others' time."""
 MAX_PAIRS = 90
-"""Pairs of tests and sources; ten candidates are held against each other completely."""
+"""The most pairs of tests and sources; enough for all pairs of ten candidates."""
 UNTOUCHED = "untouched"
-"""Stands for the untouched commit, where there is no candidate."""
+"""The candidate id of the untouched commit, where there is no candidate."""
 MAX_TESTS = 30
-"""Of one candidate's tests."""
+"""The most tests of one candidate."""
 _AT_ONCE = 4
 _RUNS = 2
-_SEEN_CHARS = 2_000
+_OUTPUT_CHARS = 2_000
 _MESSAGES = 8
 _MESSAGE_CHARS = 200
 _NOTES = 10
 _MOST_NAMES = 64
-# Source gets a line that no language takes, and keeps its text; of any other file that text is all there is.
+# Source files get a first line that is invalid in every language; other files get only that line.
 _SPOIL = """\
 for file; do
   case $file in --) text=gone; continue;; esac
@@ -61,9 +61,9 @@ _HEX = re.compile(r"0x[0-9a-fA-F]+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Part:
-    """What a candidate brings, taken apart: the patch of its source, that of its tests, and its test files.
+    """The parts of a candidate: the patch of its source, that of its tests, and its test files.
 
-    `changed` are the files of its source.
+    `changed` are the source files that it changes.
     """
 
     name: str
@@ -77,8 +77,8 @@ class _Part:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Own:
-    """One set of tests: those who bring it, by suite its tests, and the words in it; or the probes of the statement."""
+class _Tests:
+    """One set of tests: its authors, its tests by suite, and its words; or the probes of the statement."""
 
     parts: tuple[_Part, ...] = ()
     tests: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
@@ -96,7 +96,7 @@ class _Own:
 
 @dataclass(kw_only=True)
 class Examining:
-    """One examination under way; `base` is the untouched commit, `suites` is what is run for the task."""
+    """Runs one examination; `base` is the untouched commit, `suites` are those of the task."""
 
     assignment: ExamineAssignment
     workspaces: EvidenceWorkspaces
@@ -108,20 +108,19 @@ class Examining:
     _notes: list[str] = field(default_factory=list[str])
 
     async def run(self) -> Examination:
-        """The matrix. A combination of patches that cannot be made says nothing; the notes say what was left out."""
+        """The matrix. A combination of patches that does not apply has no result; the notes say what was left out."""
         started_at = time.monotonic()
         parts = [part for examinee in self.assignment.examinees if (part := await self._part(examinee)) is not None]
         sets = _sets(parts)
         if requirements := self.assignment.requirements:
             words = frozenset(word for requirement in requirements for word in _WORD.findall(requirement.probe))
-            sets.append(_Own(words=words, probes={requirement.name: requirement.probe for requirement in requirements}))
+            probes = {requirement.name: requirement.probe for requirement in requirements}
+            sets.append(_Tests(words=words, probes=probes))
             parts = parts if self.assignment.examinees else [_Part(name=UNTOUCHED, subject=self.base)]
         pairs = self._chosen([(own, part) for own in sets for part in parts if part not in own.parts], parts)
         runs = await self._all(pairs)
-        asked_names = {
-            name for (own, _), run in zip(pairs, runs, strict=True) for name in self._names_asked_for(own, run)
-        }
-        unknown = asked_names - await self._names_in_source(asked_names)
+        missing = {name for (own, _), run in zip(pairs, runs, strict=True) for name in self._missing(own, run)}
+        unknown = missing - await self._names_in_source(missing)
         crossings = [
             (own.names, self._crossing(own, part, run, unknown)) for (own, part), run in zip(pairs, runs, strict=True)
         ]
@@ -146,7 +145,7 @@ class Examining:
         return examination.with_conflicts()
 
     async def _part(self, examinee: Examinee) -> _Part | None:
-        """A candidate taken apart; None where it cannot be."""
+        """The parts of a candidate; None where they cannot be separated."""
         try:
             data = await self.blobs.get(examinee.patch)
             patch = await asyncio.to_thread(parse_patch, data)
@@ -169,22 +168,22 @@ class Examining:
             changed=tuple(path for path in patch.paths if not is_test(path)),
         )
 
-    async def _subject(self, name: str, data: bytes, environment: SuiteSubject | None = None) -> SuiteSubject:
-        """The untouched commit with a patch, in an environment of its own or in that of another one. Raises of both."""
+    async def _subject(self, name: str, data: bytes, like: SuiteSubject | None = None) -> SuiteSubject:
+        """The untouched commit with a patch, in its own environment or in that of `like`. Raises FleetError."""
         patched = await self.workspaces.patched(self.assignment.execution_id, self.base.repository, data)
-        environment_found = await self.workspaces.environment(patched, self.assignment.task.environment)
-        if environment is not None:
-            environment_found = replace(environment.environment, tree=environment_found.tree)
+        environment = await self.workspaces.environment(patched, self.assignment.task.environment)
+        if like is not None:
+            environment = replace(like.environment, tree=environment.tree)
         return SuiteSubject(
-            name=name, repository=patched, environment=replace(environment_found, network=self.base.environment.network)
+            name=name, repository=patched, environment=replace(environment, network=self.base.environment.network)
         )
 
-    def _chosen(self, pairs: list[tuple[_Own, _Part]], parts: Sequence[_Part]) -> list[tuple[_Own, _Part]]:
-        """The pairs that are run: those among the best candidates first, as many as there may be."""
-        place = {STATEMENT: 0, **{part.name: at for at, part in enumerate(parts)}}
+    def _chosen(self, pairs: list[tuple[_Tests, _Part]], parts: Sequence[_Part]) -> list[tuple[_Tests, _Part]]:
+        """The pairs that are run: at most `MAX_PAIRS`, those of the best candidates first."""
+        rank = {STATEMENT: 0, **{part.name: at for at, part in enumerate(parts)}}
 
-        def order(pair: tuple[_Own, _Part]) -> tuple[int, int]:
-            own, part = min(place[name] for name in pair[0].names), place[pair[1].name]
+        def order(pair: tuple[_Tests, _Part]) -> tuple[int, int]:
+            own, part = min(rank[name] for name in pair[0].names), rank[pair[1].name]
             return max(own, part), own + part
 
         if len(pairs) > MAX_PAIRS:
@@ -194,11 +193,11 @@ class Examining:
             )
         return sorted(pairs, key=order)[:MAX_PAIRS]
 
-    async def _all(self, pairs: Sequence[tuple[_Own, _Part]]) -> list[_Ran | str]:
+    async def _all(self, pairs: Sequence[tuple[_Tests, _Part]]) -> list[_Ran | str]:
         """How each pair ended, or why it was not run."""
         slots = asyncio.Semaphore(_AT_ONCE)
 
-        async def one(at: int, own: _Own, part: _Part) -> _Ran | str:
+        async def one(at: int, own: _Tests, part: _Part) -> _Ran | str:
             async with slots:
                 crossed = self._probed(own, part) if own.probes else self._crossed(f"cross{at}", own, part)
                 return await crossed
@@ -217,8 +216,8 @@ class Examining:
             await asyncio.gather(*tasks, return_exceptions=True)
         return [f"not run within {limit:g} s" if task.cancelled() else task.result() for task in tasks]
 
-    async def _crossed(self, name: str, own: _Own, part: _Part) -> _Ran | str:
-        """The tests on a source, again where they fail or nothing of its own shows that it works."""
+    async def _crossed(self, name: str, own: _Tests, part: _Part) -> _Ran | str:
+        """The tests on a source, repeated where some fail or the source has no telling tests of its own."""
         first = own.parts[0]
         try:
             subject = await self._subject(name, part.source + first.tests, part.subject)
@@ -244,10 +243,11 @@ class Examining:
             ran.without |= {test: result_of(without, test) for test in tests} if isinstance(without, TestRun) else {}
         return ran
 
-    async def _probed(self, own: _Own, part: _Part) -> _Ran | str:
-        """The probes on a source, each twice in a clean clone: what ends otherwise the second time says nothing.
+    async def _probed(self, own: _Tests, part: _Part) -> _Ran | str:
+        """The probes on a source, each twice in a clean clone: one with two different results says nothing.
 
-        Nor does one that passes once more where nothing that the candidate changes can run: it does not run that.
+        Nor does one that still passes after the files that the candidate changes were made unusable: it does not use
+        them.
         """
         ran = _Ran()
         try:
@@ -256,8 +256,8 @@ class Examining:
                 if len({result.ok for result in results}) > 1:
                     ran.unsaid.append(name)
                 elif not results[0].ok:
-                    seen = results[0].stdout.text().strip() or f"exit code {results[0].exit_code}"
-                    output = "it ran out of time" if results[0].timed_out else seen[-_SEEN_CHARS:]
+                    printed = results[0].stdout.text().strip() or f"exit code {results[0].exit_code}"
+                    output = "it ran out of time" if results[0].timed_out else printed[-_OUTPUT_CHARS:]
                     short = output[-_MESSAGE_CHARS:]
                     ran.failed[name] = TestResult(outcome=TestOutcome.FAILED, message=short, traceback=output)
                 elif part.changed and (await self._probe(command, part.subject, spoiled=part.changed)).ok:
@@ -269,7 +269,7 @@ class Examining:
         return ran
 
     async def _probe(self, command: str, subject: SuiteSubject, *, spoiled: Sequence[str] = ()) -> CommandResult:
-        """One run in a clean clone, in which some files were made useless. Raises what opening a clone raises."""
+        """One run in a clean clone, in which some files were made unusable. Raises what opening a clone raises."""
         task = self.assignment.task
         sources = [path for path in spoiled if language_of(path)]
         others = [path for path in spoiled if path not in sources]
@@ -280,8 +280,8 @@ class Examining:
             line = proof_command(command, task, clone.environment)
             return await clone.run(replace(line, cwd=task.repo.subdirectory or "."))
 
-    def _names_asked_for(self, own: _Own, run: _Ran | str) -> set[str]:
-        """The names that failing tests ask for: words of theirs that the task does not hold."""
+    def _missing(self, own: _Tests, run: _Ran | str) -> set[str]:
+        """The names that failing tests report as missing: words of the tests that are not in the task."""
         failed = () if isinstance(run, str) else run.failed.values()
         missing = {name for result in failed for name in missing_names(result)}
         return missing.intersection(own.words) - self._task_words
@@ -291,7 +291,7 @@ class Examining:
         return frozenset(word for text in self.assignment.task.texts for word in _WORD.findall(text))
 
     async def _names_in_source(self, names: Iterable[str]) -> set[str]:
-        """Those of the names that stand anywhere in the untouched source."""
+        """Those of the names that are anywhere in the untouched source."""
         if not (searched := sorted(names)[:_MOST_NAMES]):
             return set()
         async with self.bench.clone("examine", self.base) as clone:
@@ -299,11 +299,11 @@ class Examining:
             grep = Command(argv=argv, light=True, timeout_seconds=30.0)
             return {name for name in searched if (await clone.run(replace(grep, argv=(*argv, name)))).ok}
 
-    def _crossing(self, own: _Own, part: _Part, run: _Ran | str, unknown: Collection[str]) -> Crossing:
+    def _crossing(self, own: _Tests, part: _Part, run: _Ran | str, unknown: Collection[str]) -> Crossing:
         name = part.name
         if isinstance(run, str):
             return Crossing(candidate_id=name, note=self.mask(run)[:_MESSAGE_CHARS])
-        # What the untouched commit lacks may be what the statement asks for.
+        # The statement may ask for a name that the untouched commit lacks.
         unknown = () if part.subject is self.base else unknown
         unsaid = [test for test, result in run.failed.items() if self._says_nothing(own, result, unknown)]
         failed = [(test, result) for test, result in run.failed.items() if test not in unsaid]
@@ -321,8 +321,8 @@ class Examining:
             unsaid=(*run.unsaid, *unsaid),
         )
 
-    def _says_nothing(self, own: _Own, result: TestResult, unknown: Collection[str]) -> bool:
-        """Whether a failing test asks for what only its author's source has, or lacks something of its environment."""
+    def _says_nothing(self, own: _Tests, result: TestResult, unknown: Collection[str]) -> bool:
+        """Whether a failing test uses a name that only its author's source defines, or lacks an environment."""
         if names := [name for name in missing_names(result) if name in own.words]:
             return any(name in unknown for name in names)
         return asks_otherwise(result, own.words) or lacks_environment(result)
@@ -348,7 +348,7 @@ class _Ran:
                 self.unsaid.append(test)
 
     def again(self, tests: Iterable[str], run: TestRun) -> None:
-        """Take what does not end in the same way once more for saying nothing."""
+        """Treat tests with a different result in a second run as saying nothing."""
         for test in tests:
             result = result_of(run, test)
             if test in self.passed and not passes(run, test):
@@ -359,13 +359,13 @@ class _Ran:
                 self.unsaid.append(test)
 
 
-def _sets(parts: Sequence[_Part]) -> list[_Own]:
-    """The sets of tests; candidates that bring equal test files bring one."""
+def _sets(parts: Sequence[_Part]) -> list[_Tests]:
+    """The sets of tests; candidates with equal test files share one."""
     by_digest: dict[str, list[_Part]] = {}
     for part in parts:
         if part.files and any(part.own.values()):
             by_digest.setdefault(hashlib.sha256(part.tests).hexdigest(), []).append(part)
-    sets: list[_Own] = []
+    sets: list[_Tests] = []
     for same in by_digest.values():
         tests = {
             suite: tuple(test for test in tests if all(test in part.own.get(suite, ()) for part in same))
@@ -373,16 +373,16 @@ def _sets(parts: Sequence[_Part]) -> list[_Own]:
         }
         if any(tests.values()):
             tests_by_suite = {suite: names[:MAX_TESTS] for suite, names in tests.items()}
-            sets.append(_Own(parts=tuple(same), tests=tests_by_suite, words=same[0].words))
+            sets.append(_Tests(parts=tuple(same), tests=tests_by_suite, words=same[0].words))
     return sets
 
 
 def _words(patch: Patch, paths: Collection[str]) -> frozenset[str]:
-    """The words of the lines that a patch adds to some files, and of those around them."""
+    """The words of the lines that a patch adds to some files, and of the lines around them."""
     lines = (line.text for file in patch.files if file.path in paths for line in file.lines(" +"))
     return frozenset(word for line in lines for word in _WORD.findall(line))
 
 
 def _same(now: TestResult, before: TestResult | None) -> bool:
-    """Whether a test fails just as it does on the untouched source."""
+    """Whether a test fails with the same message as on the untouched source."""
     return before is not None and _HEX.sub("", now.message) == _HEX.sub("", before.message)

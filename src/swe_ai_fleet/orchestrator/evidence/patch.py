@@ -1,4 +1,4 @@
-"""A patch in git's own form, read strictly: what git could read otherwise than we do is refused."""
+"""A patch in git's own form, parsed strictly: anything that git might read differently is refused."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _EXTENDED = re.compile(
     rb"|dissimilarity index|index) (.+)",
     re.S,
 )
-# Other bytes git quotes; where they stand bare, or an escape is none of its own, its reader sees another name.
+# Git quotes all other bytes; unquoted, or with an unknown escape, git would read a different name.
 _BARE = re.compile(rb'[^\x00-\x1f"\\\x7f]+')
 _QUOTED = re.compile(rb'"((?:[^\x00-\x1f"\\\x7f]|\\(?:[abtnvfr"\\]|[0-3][0-7]{2}))+)"')
 _ESCAPE = re.compile(rb"\\([0-7]{3}|.)")
-# git cuts a name at its first NUL, and makes one slash of two.
+# Git cuts a name at its first NUL, and turns two slashes into one.
 _NO_NAME = re.compile(rb"\x00|//|/$")
-# What a file's header says of itself; of two lines that say the same, or contradict each other, git has its own choice.
+# The valid combinations of header lines; with repeated or contradictory lines git picks one by its own rules.
 _HEADERS = tuple(
     frozenset(kinds)
     for kinds in (
@@ -45,7 +45,7 @@ class PatchUnreadable(FleetError):
 
 @dataclass(frozen=True, slots=True)
 class PatchLine:
-    """A line of a hunk: its sign (blank, `+`, `-`), its text, its number (a removed one's in the old file)."""
+    """A line of a hunk: its sign (blank, `+`, `-`), its text, its number (in the old file for a removed line)."""
 
     sign: str
     text: str
@@ -54,7 +54,7 @@ class PatchLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hunk:
-    """A hunk; `section` is what git writes behind the line numbers, usually the function around it."""
+    """A hunk; `section` is git's text after the line numbers, usually the enclosing function."""
 
     new_start: int
     new_count: int
@@ -64,9 +64,9 @@ class Hunk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilePatch:
-    """What a patch does to one file. Modes are octal, empty where the patch says nothing of them.
+    """A patch's change of one file. Modes are octal, empty where the patch has none.
 
-    `moved_to` is where the text of one of the `sides`, the one that goes, stands with the patch applied.
+    `moved_to` is set on the removal among the `sides`: the path of its text after the patch.
     """
 
     path: str
@@ -81,7 +81,7 @@ class FilePatch:
 
     @property
     def sides(self) -> tuple[FilePatch, ...]:
-        """What goes and what comes where the file is moved or copied, as a patch without moves says it; else itself."""
+        """A move or copy as a removal and an addition; any other change as itself."""
         if self.path == self.old_path:
             return (self,)
         removal = replace(self, path=self.old_path, is_deleted=True, moved_to=self.path)
@@ -92,7 +92,7 @@ class FilePatch:
         return (line for hunk in self.hunks for line in hunk.lines if line.sign in signs)
 
     def from_line(self, number: int) -> bytes:
-        """What the patch does to the file from a line of the new file on; hunks that begin above it are left out."""
+        """The patch of the file from a line of the new file on; hunks with additions above it are left out."""
         header, *hunks = re.split(rb"^(?=@@ )", self.raw, flags=re.M)
         kept = [
             raw
@@ -102,7 +102,7 @@ class FilePatch:
         return header + b"".join(kept) if kept else b""
 
     def before(self, after: str) -> str:
-        """The file's text before the patch, given the one behind it; line ends count as line feeds."""
+        """The file's text before the patch, given the text after it; lines end with line feeds."""
         lines, before, at = after.split("\n"), list[str](), 0
         for hunk in self.hunks:
             start = max(at, hunk.new_start - 1 if hunk.new_count else hunk.new_start)
@@ -120,16 +120,16 @@ class Patch:
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """The files that it leaves in place."""
+        """The files that exist after it."""
         return tuple(file.path for file in self.files if not file.is_deleted)
 
     def without(self, paths: Collection[str]) -> bytes:
-        """The patch as bytes, what concerns these files left out."""
+        """The patch as bytes, without these files."""
         return b"".join(file.raw for file in self.files if not {file.path, file.old_path} & set(paths))
 
 
 def parse_patch(data: bytes) -> Patch:
-    """Read a patch. Raises PatchUnreadable for a line that has no place in git's form."""
+    """Read a patch. Raises PatchUnreadable for a line that is not valid in git's form."""
     reader = _Reader(data.split(b"\n"))
     files: list[FilePatch] = []
     while not reader.ended:
@@ -194,8 +194,8 @@ class _Reader:
     def _check_names(self, old: bytes, new: bytes, *, is_new: bool, is_deleted: bool) -> None:
         for mark, prefix, name, absent in ((b"--- ", b"a/", old, is_new), (b"+++ ", b"b/", new, is_deleted)):
             line = self._next()
-            name_told = _unquoted(line.removeprefix(mark).removesuffix(b"\t"))
-            if not line.startswith(mark) or name_told != (_NOWHERE if absent else prefix + name):
+            path = _unquoted(line.removeprefix(mark).removesuffix(b"\t"))
+            if not line.startswith(mark) or path != (_NOWHERE if absent else prefix + name):
                 raise self._unreadable("the names of a file differ")
 
     def _hunk(self) -> Hunk:
@@ -239,7 +239,7 @@ class _Reader:
 
 
 def _header_names(text: bytes) -> tuple[bytes, bytes] | None:
-    """Old and new name in `a/x b/x`, without their prefixes; None where they cannot be told apart."""
+    """Old and new name in `a/x b/x`, without their prefixes; None where they cannot be separated."""
     if b'"' in text:
         names, rest = list[bytes](), text
         while rest and len(names) < 2:
@@ -259,13 +259,13 @@ def _split(text: bytes) -> tuple[bytes, bytes] | None:
     half = len(text) // 2
     if text[half : half + 1] == b" " and text[2:half] == text[half + 3 :]:
         return text[:half], text[half + 1 :]
-    # Renamed: unambiguous as long as ` b/` stands there once.
+    # Renamed: unambiguous as long as ` b/` occurs once.
     old, mark, new = text.partition(b" b/")
     return (old, b"b/" + new) if mark and b" b/" not in new else None
 
 
 def _unquoted(name: bytes) -> bytes:
-    """A name as git reads it; empty for one that git would not have written so."""
+    """A name as git reads it; empty for text that git would not write as a name."""
     match = _QUOTED.fullmatch(name)
     read = _ESCAPE.sub(_character, match[1]) if match else name if _BARE.fullmatch(name) else b""
     return b"" if _NO_NAME.search(read) else read

@@ -1,7 +1,7 @@
-"""Policy on a patch: what a candidate may not contain, whatever its tests say.
+"""Policy on a patch: what a candidate must not contain, whatever its test results.
 
 A generated file that changes without its sources was changed by hand. Where the repository's files of a language begin
-with a licence header, a new file does too.
+with a licence header, a new file has to have one.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _CUT_MARKS = re.compile(r"\.{3,}|…")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Secret:
-    """Where a secret stands, and of what kind it is; never the secret itself. `certain` says that its form is known."""
+    """The line and the kind of a secret, never the secret itself. `certain`: it has the form of a known kind."""
 
     line: int
     what: str
@@ -71,7 +71,7 @@ class Secret:
 
 
 def secrets_in(path: str, lines: Sequence[PatchLine], mask: SecretMask) -> Iterator[Secret]:
-    """The secrets among added lines of a file; in files of settings values need no quotes."""
+    """The secrets in added lines of a file; in settings files values need no quotes."""
     text = "\n".join(line.text for line in lines)
     starts = [0, *accumulate(len(line.text) + 1 for line in lines)]
 
@@ -82,7 +82,7 @@ def secrets_in(path: str, lines: Sequence[PatchLine], mask: SecretMask) -> Itera
         for match in shape.finditer(text):
             if "EXAMPLE" not in match[0]:
                 yield Secret(line=number(match.start()), what=kind)
-    # Marks of a cut make the mask take the beginning of a secret for one: in code they are an ellipsis.
+    # Before an ellipsis the mask takes the beginning of a secret for a cut one: in code it is just an ellipsis.
     if _is_ours(mask, text):
         secret_lines = [line.number for line in lines if _is_ours(mask, line.text)]
         yield Secret(line=secret_lines[0] if secret_lines else lines[0].number, what="a secret of the fleet")
@@ -101,7 +101,7 @@ def _is_ours(mask: SecretMask, text: str) -> bool:
 
 
 def _random(value: str) -> bool:
-    """Whether a value reads like one that a machine drew: digits and letters mixed, no words, much information."""
+    """Whether a value looks random: digits and letters mixed, no words, high entropy."""
     if _PLACEHOLDER.search(value) or _IDENTIFIER.fullmatch(value) or _UUID.fullmatch(value):
         return False
     if not re.search(r"\d", value) or not re.search(r"[A-Za-z]", value):
@@ -134,7 +134,7 @@ def is_lock(path: str) -> bool:
 
 
 def changed_by_hand(patch: Patch, text_of: Callable[[str], str]) -> Iterator[Violation]:
-    """Warnings about lock files and generated files that change while nothing that they are made of does."""
+    """Warnings about lock files and generated files that change without their sources."""
     changed = {PurePosixPath(name).name for file in patch.files for name in (file.path, file.old_path)}
     generated = {file.path: header for file in patch.files if (header := _header(file, text_of))}
     made = (is_test, is_document, is_lock, _sources_of_code)
@@ -155,7 +155,7 @@ def changed_by_hand(patch: Patch, text_of: Callable[[str], str]) -> Iterator[Vio
 
 
 def _header(file: FilePatch, text_of: Callable[[str], str]) -> str:
-    """The beginning of a file that says it is generated; empty for others, and for files that are new."""
+    """The beginning of a file that says that it is generated; empty for other files and for new ones."""
     if file.is_deleted or file.is_new or file.is_binary or is_lock(file.path) or is_document(file.path):
         return ""
     text = text_of(file.path)
@@ -182,7 +182,7 @@ def _warning(concern: Concern, file: FilePatch, text: str) -> Violation:
 
 
 SAMPLE = 30
-"""Files of a language that are looked at."""
+"""How many files of a language are read."""
 _LEAST_FILES = 3
 _SHARE = 0.9
 _HEAD_CHARS = 2_000
@@ -228,12 +228,12 @@ _MAX_PROBLEMS = 50
 
 MAX_PATCH_BYTES = 1024 * 1024
 MAX_CHANGED_LINES = 5_000
-"""What lock files change does not count."""
+"""Lines of lock files do not count."""
 MAX_FILES = 200
 
 
 def oversized(patch: bytes) -> Violation | None:
-    """Whether a patch is too large to be looked at."""
+    """The violation of a patch that is too large to be read; None where it is not."""
     if len(patch) <= MAX_PATCH_BYTES:
         return None
     text = f"the patch has {len(patch)} bytes; at most {MAX_PATCH_BYTES} are accepted"
@@ -241,7 +241,7 @@ def oversized(patch: bytes) -> Violation | None:
 
 
 def patch_violations(patch: Patch, task: Task, mask: SecretMask) -> Iterator[Violation]:
-    """What can be told from the patch alone."""
+    """The violations that the patch alone shows."""
     if len(patch.files) > MAX_FILES:
         text = f"{len(patch.files)} files are changed; at most {MAX_FILES} are accepted"
         yield Violation(concern=Concern.SIZE, text=text)
@@ -261,14 +261,14 @@ def patch_violations(patch: Patch, task: Task, mask: SecretMask) -> Iterator[Vio
 
 
 def tree_violations(patch: Patch, listed: Iterable[str], text_of: Callable[[str], str]) -> Iterator[Violation]:
-    """What takes a look at the tree with the patch applied: its paths, and a file's text (empty: unreadable)."""
+    """The violations that need the patched tree: its paths, and the text of a file (empty: unreadable)."""
     yield from changed_settings(patch, text_of)
     yield from changed_by_hand(patch, text_of)
     yield from missing_licences(patch, listed, text_of)
 
 
 def policy_results(violations: Iterable[Violation], task: Task, *, duration_ms: int = 0) -> tuple[CheckResult, ...]:
-    """What rules a candidate out as one check, and what is only warned of, if anything is, as another."""
+    """Violations as one required check, and warnings, if there are any, as another one."""
     allowed = allowed_concerns(task.constraints)
     required, warned = list[Violation](), list[Violation]()
     for violation in violations:
@@ -278,7 +278,7 @@ def policy_results(violations: Iterable[Violation], task: Task, *, duration_ms: 
 
 
 def _changes_comments_only(patch: Patch) -> bool:
-    """Whether a patch changes source, and nothing but its comments; tests and documents are no source."""
+    """Whether a patch changes only comments in its source files; tests and documents are not source."""
     files = [file for file in patch.files if not is_test(file.path) and not is_document(file.path)]
     return bool(files) and all(_comments_only(file) for file in files)
 
@@ -325,7 +325,7 @@ def _leads_outside(file: FilePatch) -> bool:
 def _secrets(file: FilePatch, mask: SecretMask) -> Iterator[Violation]:
     lines = list(file.lines("+"))
     for secret in secrets_in(file.path, lines, mask) if lines else ():
-        # In tests and documents random values are usually made up; the well-known forms are not taken lightly anywhere.
+        # In tests and documents random values are usually made up; known forms count everywhere.
         required = secret.certain or not (is_test(file.path) or is_document(file.path))
         text = f"adds what looks like {secret.what}"
         yield Violation(concern=Concern.SECRETS, path=file.path, line=secret.line, text=text, required=required)

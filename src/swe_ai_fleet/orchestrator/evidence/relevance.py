@@ -1,4 +1,4 @@
-"""Which tests a change is most likely to show in: those the task names, those it changes, those of what it changes."""
+"""The tests most relevant to a change: those that the task names, that the change edits, or that cover its modules."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PLAIN_DIRECTORIES = frozenset({"", "test", "tests", "__tests__", "spec", "specs
 
 
 class TaskNames:
-    """What a task speaks of: tests named there have to pass."""
+    """The words of a task: tests that it names have to pass."""
 
     def __init__(self, task: Task) -> None:
         text = "\n".join(task.texts)
@@ -31,20 +31,21 @@ class TaskNames:
         own = (inside.rpartition("::")[2] if mark else test.rpartition(".")[2]).partition("[")[0]
         files = python_files(test) if not mark else [path]
         telling = [word for file in files for word in (file, PurePosixPath(file).name) if "." in word]
-        if "_" in own or own.lower().startswith("test"):  # other names are words that any text may hold
+        if "_" in own or own.lower().startswith("test"):  # other names are ordinary words
             telling.append(own)
         return any(word in self._words for word in (test, *telling))
 
     def files(self, paths: Iterable[str]) -> list[str]:
-        """Those of the paths that are named, or hold a test function that is."""
+        """Those of the paths that the task names, by path or file name."""
         return [path for path in paths if path in self._words or PurePosixPath(path).name in self._words]
 
 
 class Touched:
-    """The test files that a patch changes, and which tests lie in them.
+    """The test files that a patch changes, and the tests in them.
 
     Args:
-        readers: Test files that it leaves alone and that read some of those that it changes.
+        inline: Source files whose own tests it changes.
+        readers: Unchanged test files that read some of the changed ones.
     """
 
     def __init__(self, paths: Iterable[str], inline: Iterable[str] = (), readers: Iterable[str] = ()) -> None:
@@ -55,22 +56,22 @@ class Touched:
         self._directories = {str(PurePosixPath(path).parent) for path in self.files}
 
     def read_by(self, readers: Iterable[str]) -> Touched:
-        """The same with test files that read some of the files."""
+        """The same files, with test files that read some of them."""
         return Touched(self._paths, self._sources, readers)
 
     def has_or_feeds(self, test: str) -> bool:
-        """Whether a test lies in one of the files, or reads one of them."""
+        """Whether a test is in one of the files, or reads one of them."""
         return self.has(test) or (bool(self._readers) and Touched(self._readers).has(test))
 
     def has(self, test: str) -> bool:
-        """Whether a test lies in one of the files, as far as its id tells; where it names no file, any may be meant."""
+        """Whether a test is in one of the files, by its id; an id that names no file may be in any."""
         if not self.files:
             return False
         place, mark, inside = test.partition("::")
         if any(f"::{inside}".startswith(f"::{module}") for module in self._inline if place.endswith(".rs")):
             return True
         if language_of(place):
-            # A runner's root may lie below the repository's, or above it.
+            # A runner's root may be below the repository's, or above it.
             return any(
                 path == place
                 or path.endswith(f"/{place}")
@@ -85,7 +86,7 @@ class Touched:
 
 
 def _rust_module(path: str) -> str:
-    """The module of a Rust source file as names of tests begin with it; empty for the root of a crate."""
+    """The module of a Rust source file as a prefix of test names; empty for the root of a crate."""
     parts = PurePosixPath(path).with_suffix("").parts
     inside = parts[parts.index("src") + 1 :] if "src" in parts else parts[-1:]
     names = [name for name in inside if name not in ("lib", "main", "mod")]
@@ -98,7 +99,7 @@ def function_of(test: str) -> str:
 
 
 def python_files(test: str) -> list[str]:
-    """The files that a dotted name may lead to, the longest first; the name itself, should it be one."""
+    """The files that a dotted name may mean, the longest first; the name itself may be a file, too."""
     parts = test.split(".")[:20]
     return [test, *("/".join(parts[:end]) + ".py" for end in range(len(parts) - 1, 0, -1))]
 
@@ -106,10 +107,10 @@ def python_files(test: str) -> list[str]:
 def first_tests(
     patch: Patch, names: TaskNames, paths: Collection[str], text: Callable[[str], str]
 ) -> tuple[tuple[str, ...], ...]:
-    """Groups of test files in the order in which they are to run; the rest follows.
+    """Groups of test files in the order in which they run; the rest follows.
 
-    The tests that the task names, those that the patch changes, those that import or speak of a changed module.
-    Blocking: `text` reads a file of `paths`, the repository's.
+    The tests that the task names, those that the patch changes, those that import a changed module. Blocking: `text`
+    reads a file of `paths`, the repository's.
     """
     tests = sorted(path for path in paths if is_test(path) and language_of(path))
     named = names.files(tests)
@@ -124,7 +125,7 @@ def first_tests(
 
 
 def readers(data: Collection[str], paths: Collection[str], text: Callable[[str], str]) -> tuple[str, ...]:
-    """The test files that read some files beside them, which hold no test: cases, fixtures, helpers.
+    """The test files that read some data files: cases, fixtures, helpers.
 
     They name one of these files, or, where no test file does, the directory of one. Blocking as `first_tests` is.
     """
@@ -141,7 +142,7 @@ def readers(data: Collection[str], paths: Collection[str], text: Callable[[str],
 
 
 def _modules(paths: Iterable[str]) -> re.Pattern[str] | None:
-    """What finds a changed module's name."""
+    """A pattern for the names of changed modules; None where there are none."""
     words: dict[str, None] = {}
     for path in paths:
         place = PurePosixPath(path)
@@ -157,6 +158,6 @@ def _modules(paths: Iterable[str]) -> re.Pattern[str] | None:
 
 
 def _imports(text: str, modules: re.Pattern[str]) -> bool:
-    """Whether a line of a file imports one of the modules; each line is gone through once."""
+    """Whether a line of a file imports one of the modules; each line is scanned once."""
     imports = ((line, _IMPORT.search(line)) for line in text.splitlines())
     return any(match is not None and modules.search(line, match.end()) for line, match in imports)

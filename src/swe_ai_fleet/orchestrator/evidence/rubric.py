@@ -1,4 +1,4 @@
-"""A rubric as evidence: a model's verdict on each item, which counts only with a quote that really stands there."""
+"""A rubric as evidence: a model's verdict on each item, which counts only with a quote that is really in the code."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from swe_ai_fleet.domain.assignment import CheckAssignment
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.candidate import CheckKind, CheckReport, CheckResult
 from swe_ai_fleet.domain.task import Constraints
+from swe_ai_fleet.domain.text import shortened
 from swe_ai_fleet.orchestrator.evidence.check_results import verdict_of
 from swe_ai_fleet.orchestrator.evidence.patch import Patch
 from swe_ai_fleet.orchestrator.evidence.source_files import CloneFiles
@@ -23,7 +24,7 @@ _WORTH = {"met": 1.0, "partly": 0.5, "not": 0.0}
 
 
 def rubric_items(constraints: Constraints) -> tuple[str, ...]:
-    """What a change is held against: each requirement, and the rubric by its bullets, whole where it has none."""
+    """The items of a rubric: each requirement, and each bullet of the rubric, or the whole where it has none."""
     rubric = constraints.rubric.strip()
     bullets = [match[1].strip() for line in rubric.splitlines() if (match := _BULLET.fullmatch(line))]
     items = (*constraints.requirements, *(bullets or ([rubric] if rubric else [])))
@@ -33,9 +34,9 @@ def rubric_items(constraints: Constraints) -> tuple[str, ...]:
 async def rubric_check(
     judge: RubricJudge, assignment: CheckAssignment, patch: Patch, files: CloneFiles, earlier: Sequence[CheckResult]
 ) -> CheckResult | None:
-    """The check, never required; its score is the share of items met, those partly met by half.
+    """The check, never required; its score is the share of items met, partly met ones count half.
 
-    None where the task has neither rubric nor requirements. No model is asked about a candidate that is out already.
+    None where the task has neither rubric nor requirements. No model is asked about a candidate that was refused.
     """
     items = rubric_items(assignment.task.constraints)
     if not items:
@@ -54,14 +55,14 @@ async def rubric_check(
 
 
 class _Quotes:
-    """Where a model's quotes are looked up."""
+    """Looks up a model's quotes in the patch and the clone."""
 
     def __init__(self, patch: Patch, files: CloneFiles) -> None:
         self._files = files
         self._changed = "\n".join(_squeezed(line.text) for file in patch.files for line in file.lines("+-"))
 
-    def stands(self, verdict: ItemShape) -> bool:
-        """Whether each line of a quote stands in a changed line, or in the file that is named."""
+    def found(self, verdict: ItemShape) -> bool:
+        """Whether each line of a verdict's quote is in a changed line, or in the file that it names."""
         lines = [_squeezed(line) for line in verdict.quote.strip().splitlines() if line.strip()]
         if not lines or len(lines) > _MAX_QUOTE_LINES or len("".join(lines)) < _SHORTEST_QUOTE:
             return False
@@ -73,7 +74,7 @@ class _Quotes:
 
     @staticmethod
     def _in(text: str, line: str) -> bool:
-        # Models copy the sign along.
+        # Models may copy the diff's sign.
         return line in text or (line[:1] in ("+", "-") and bool(line[1:].strip()) and line[1:].strip() in text)
 
 
@@ -97,8 +98,8 @@ def _result_of(items: Sequence[str], opinion: RubricOpinion, quotes: _Quotes, du
 
 
 def _judge(item: str, verdict: ItemShape | None, quotes: _Quotes) -> tuple[float, str]:
-    """(what an item counts, in words why)."""
-    title = item if len(item) <= 200 else f"{item[:200]}…"
+    """The value of an item from 0 to 1, and the reason in words."""
+    title = shortened(item, 200)
     if verdict is None:
         return 0.0, f"{title}: no verdict"
     word = re.split(r"[\s_.,:;-]", verdict.verdict.strip().lower().strip("\"'*`"))[0]
@@ -108,7 +109,7 @@ def _judge(item: str, verdict: ItemShape | None, quotes: _Quotes) -> tuple[float
     because = f" ({' '.join(verdict.reason.split())[:300]})" if verdict.reason.strip() else ""
     if word not in _WORTH:
         return 0.0, f"{title}: no readable verdict{because}"
-    if worth and not quotes.stands(verdict):
+    if worth and not quotes.found(verdict):
         why = f"the quote {quote!r} is not there" if quote else "without a quote"
         return 0.0, f"{title}: said to be {word}, but {why}{because}"
     quoted = f" by {quote!r}" if worth else ""

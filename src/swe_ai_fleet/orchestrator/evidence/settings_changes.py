@@ -1,4 +1,4 @@
-"""What a patch changes about how the repository checks itself: settings of tools, marks that silence them."""
+"""Changes of how the repository checks itself: settings of tools, and marks that silence them."""
 
 from __future__ import annotations
 
@@ -34,15 +34,14 @@ _SILENCERS = re.compile(
     r"nosec\b|ruff:\s*noqa)|\beslint-disable|@ts-(?:ignore|expect-error|nocheck)|//\s*nolint\b|\bNOSONAR\b|"
     r"\b(?:istanbul|c8|v8) ignore\b|#!?\[allow\("
 )
-# What is part of every test, whatever it says: also what it imports, or does on the way.
+# Files that take part in every test run, whatever their contents.
 _RUNS_TESTS = (
     *("conftest.py", "sitecustomize.py", "usercustomize.py", "*.pth", ".npmrc", "vite.config.*", "babel.config.*"),
     *(".babelrc*", ".env.test", "*.mk", ".cargo/config", ".cargo/config.toml"),
-    # What tests assert with, and the programs that run them, where the repository itself has them.
+    # Assertion libraries and test runners inside the repository itself.
     *("node_modules/*", "*/node_modules/*", "vendor/*", "*/vendor/*"),
 )
-# pytest, what it imports first, and every module of the standard library: whoever puts another in its place runs the
-# tests.
+# pytest, the modules that it imports, and the standard library: a file that shadows one of them controls the tests.
 _RUNNER_MODULES = frozenset(
     {
         *("pytest", "_pytest", "pluggy", "iniconfig", "packaging", "exceptiongroup", "tomli", "py", "xdist", "execnet"),
@@ -52,15 +51,15 @@ _RUNNER_MODULES = frozenset(
 ) | frozenset(sys.stdlib_module_names)
 _TEST_SETTING = re.compile(r"\b(?:pytest|tool:pytest|jest|vitest|mocha|ava|script (?:pre|post)?test)")
 _TEST_SETTINGS = re.compile(r"(?:pytest\.ini|jest\.config|vitest\.config|\.mocharc)\S{0,300} the settings")
-# A file of a check's command that is not a source under test: a script of a shell, or what is called after testing.
+# A file in a check's command that is not a source under test: a shell script, or a file named after testing.
 _SCRIPT = re.compile(
     r"\.(?:sh|bash|zsh|mk|bat|ps1)$|(?:^|[/_.-])(?:tests?|checks?|verify|ci|scripts?|tools?|run(?:tests?|ner)?)(?:[/_.-]|$)",
     re.I,
 )
-_NAMED = 3
-# Programs whose own files say what they run.
+_MAX_NAMES = 3
+# Files that define what a program such as make runs.
 _SCRIPTED = (*MAKEFILES, "package.json")
-_STARTERS = frozenset({"make", "gmake", "npm", "npx", "pnpm", "yarn", "bun"})
+_RUNNERS = frozenset({"make", "gmake", "npm", "npx", "pnpm", "yarn", "bun"})
 _PATH = re.compile(r"[\w.@+/-]+")
 _STEP = re.compile(r"(?:^|[\s;&|(])(?:cd|-C|--prefix|--cwd)[ =]+([\w.@+/-]+)", re.M)
 _MOST_SCRIPTS = 50
@@ -68,10 +67,10 @@ _MOST_SCRIPT_CHARACTERS = 100_000
 _WORKSPACE = "/workspace/"
 
 
-def _inside(places: Iterable[str]) -> frozenset[str]:
-    """Those of the places that lie in the repository; relative ones count from the top."""
-    own = (place.removeprefix(_WORKSPACE) for place in places if place)
-    return frozenset(_place("", place) for place in own if not place.startswith("/"))
+def _inside(paths: Iterable[str]) -> frozenset[str]:
+    """The directories of a search path that are in the repository, relative to its root."""
+    relative = (path.removeprefix(_WORKSPACE) for path in paths if path)
+    return frozenset(_joined("", path) for path in relative if not path.startswith("/"))
 
 
 def changed_settings(patch: Patch, text_of: Callable[[str], str]) -> Iterator[Violation]:
@@ -86,11 +85,11 @@ def changed_settings(patch: Patch, text_of: Callable[[str], str]) -> Iterator[Vi
 async def changed_rules(
     patch: Patch, files: CloneFiles, suites: Sequence[Suite], environment: Environment
 ) -> list[str]:
-    """The files by which the patch changes how tests are run: a candidate must not be verified by rules of its own.
+    """The files by which the patch changes how tests are run: a candidate must not be verified by its own rules.
 
     Args:
-        suites: What is run; scripts that their commands name decide about tests too, and those that these name.
-        environment: Says in which directories of the repository commands look first.
+        suites: The suites that run; scripts in their commands count, and scripts that these call.
+        environment: Its PATH and PYTHONPATH say in which directories of the repository programs are looked up first.
     """
     return await asyncio.to_thread(_changed_rules, patch, files, await files.paths(), suites, environment)
 
@@ -99,11 +98,11 @@ def _changed_rules(
     patch: Patch, files: CloneFiles, listed: Collection[str], suites: Sequence[Suite], environment: Environment
 ) -> list[str]:
     text_of = files.text
-    # One of the changed files that is a symbolic link may stand for a directory of any content.
+    # A changed symbolic link may lead to a directory of any content.
     links = files.links(patch.paths)
     programs, modules = _inside(environment.path), _inside(environment.variables.get("PYTHONPATH", "").split(":"))
     named = _scripts(suites, text_of)
-    roots = {_place(suite.directory, "") for suite in suites} | modules
+    roots = {_joined(suite.directory, "") for suite in suites} | modules
     added = {file.path for file in _sides(patch) if file.is_new}
     shadows = {root: _RUNNER_MODULES - {_module(path, root) for path in listed if path not in added} for root in roots}
     return [
@@ -113,18 +112,18 @@ def _changed_rules(
         or file.path in links
         or _fits(file.path, _RUNS_TESTS)
         or (file.path in named and not is_test(file.path))
-        or any(_at(place, file.path) for place in programs)
+        or any(_in_directory(directory, file.path) for directory in programs)
         or any(_module(file.path, root) in names for root, names in shadows.items())
         or _TEST_SETTING.search(change := _changed(file, text_of))
         or _TEST_SETTINGS.search(f"{file.path} {change}")
     ]
 
 
-def _at(place: str, path: str) -> bool:
-    """Whether a file lies in a directory, the top's own ones in the top, or stands in the directory's way."""
-    if not place:
+def _in_directory(directory: str, path: str) -> bool:
+    """Whether a file is in a directory (in the root itself: without subdirectories), or has the path of a parent."""
+    if not directory:
         return "/" not in path
-    return path.startswith(f"{place}/") or f"{place}/".startswith(f"{path}/")
+    return path.startswith(f"{directory}/") or f"{directory}/".startswith(f"{path}/")
 
 
 def _sides(patch: Patch) -> Iterator[FilePatch]:
@@ -132,21 +131,21 @@ def _sides(patch: Patch) -> Iterator[FilePatch]:
 
 
 def _scripts(suites: Iterable[Suite], text_of: Callable[[str], str]) -> set[str]:
-    """The scripts that run tests: what commands name, what the rules of `make` and package.json name, and so on."""
+    """The scripts that run tests: those in commands, in rules of `make` and package.json, and those that they call."""
     named, read = set[str](), set[str]()
     pending: list[tuple[str, str]] = []
     for suite in suites:
         words = [*suite.argv, *(words_of(suite.line) or suite.line.split())]
-        named |= {_place(suite.directory, word) for word in words if _SCRIPT.search(word)}
+        named |= {_joined(suite.directory, word) for word in words if _SCRIPT.search(word)}
         pending.append((suite.directory, " ".join(words)))
     while pending:
         directory, text = pending.pop()
         text = text[:_MOST_SCRIPT_CHARACTERS]
         words = dict.fromkeys(_PATH.findall(text))
-        names = [*filter(_SCRIPT.search, words), *(_SCRIPTED if _STARTERS.intersection(words) else ())]
-        # Scripts go to directories before they name files there.
-        places = [directory, *(_place(directory, match[1]) for match in _STEP.finditer(text))]
-        for path in {_place(place, name) for name in names for place in places} - read:
+        names = [*filter(_SCRIPT.search, words), *(_SCRIPTED if _RUNNERS.intersection(words) else ())]
+        # Scripts may change to a directory before they name files there.
+        directories = [directory, *(_joined(directory, match[1]) for match in _STEP.finditer(text))]
+        for path in {_joined(parent, name) for name in names for parent in directories} - read:
             if len(read) < _MOST_SCRIPTS and (content := text_of(path)):
                 read.add(path)
                 pending += [(directory, content), (posixpath.dirname(path), content)]
@@ -154,20 +153,20 @@ def _scripts(suites: Iterable[Suite], text_of: Callable[[str], str]) -> set[str]
 
 
 def _module(path: str, root: str) -> str:
-    """The module that Python sees in a file where it is started in `root`: it looks there first. Empty for none."""
+    """The module that a file is for a Python that starts in `root`, where it looks first. Empty: it is none."""
     if root and not path.startswith(f"{root}/"):
         return ""
     inside = path.removeprefix(f"{root}/") if root else path
     return inside.partition("/")[0].removesuffix(".py") if inside.endswith((".py", ".so")) else ""
 
 
-def _place(directory: str, word: str) -> str:
-    place = posixpath.normpath(posixpath.join(directory, word))
-    return "" if place == "." else place
+def _joined(directory: str, word: str) -> str:
+    path = posixpath.normpath(posixpath.join(directory, word))
+    return "" if path == "." else path
 
 
 def added_silencers(patch: Patch) -> Iterator[Violation]:
-    """Warnings about marks in the code that switch a check off for a place."""
+    """Warnings about comments in the code that switch off a check."""
     for file in patch.files:
         if is_document(file.path):
             continue
@@ -198,7 +197,7 @@ def _changed(file: FilePatch, text_of: Callable[[str], str]) -> str:
     before = "" if file.is_new else file.before(text_of(file.moved_to) if file.moved_to else after)
     old, new = read(before), read(after)
     names = sorted(name for name in {*old, *new} if old.get(name) != new.get(name))
-    return f"the settings of {', '.join(names[:_NAMED])}" if names else ""
+    return f"the settings of {', '.join(names[:_MAX_NAMES])}" if names else ""
 
 
 def _of_pyproject(text: str) -> Mapping[str, object]:

@@ -1,6 +1,6 @@
-"""Source files: what a path says about a file (a test, a document, the language), and bounded reading of a clone.
+"""Source files: the kind of a file by its path (a test, a document, the language), and bounded reading of a clone.
 
-A clone's files are listed once, read within bounds, and nothing of them is trusted.
+A clone's files are listed once and read within bounds; their content is untrusted.
 """
 
 from __future__ import annotations
@@ -54,32 +54,32 @@ is_test.__test__ = False  # type: ignore[attr-defined]
 
 
 def holds_tests(path: str) -> bool:
-    """Whether a file belongs to the tests and may hold some itself: data and what only supports them does not."""
+    """Whether a file may contain tests itself; data and support files of tests do not."""
     name = PurePosixPath(path).name
     return is_test(path) and name not in _SUPPORT and name.endswith(_TEST_SUFFIXES)
 
 
 def may_be_compiled_from(output: str, source: str) -> bool:
-    """Whether a JavaScript file may be what a build makes of a TypeScript one: equal names in equal directories.
+    """Whether a JavaScript file may be compiled from a TypeScript one: equal names in equal directories.
 
     `dist/esm/test/a.test.js` and `src/test/a.test.ts`.
     """
     compiled, written = PurePosixPath(output), PurePosixPath(source)
     if not _TYPESCRIPT.fullmatch(written.suffix) or not _JAVASCRIPT.fullmatch(compiled.suffix):
         return False
-    # Where the sources or what is made of them stand at the top, there is no directory that both have.
+    # If sources or output are at the top, they have no directory in common.
     return compiled.stem == written.stem and (compiled.parent.name == written.parent.name or len(written.parts) < 3)
 
 
 def is_compiled(path: str, paths: Collection[str]) -> bool:
-    """Whether a runner that is given these files is given what a build makes of a TypeScript file, not the file."""
-    suffixes = {PurePosixPath(place).suffix for place in paths}
+    """Whether a runner of these files gets the compiled form of a TypeScript file, not the file itself."""
+    suffixes = {PurePosixPath(name).suffix for name in paths}
     languages = [pattern for pattern in (_TYPESCRIPT, _JAVASCRIPT) if any(map(pattern.fullmatch, suffixes))]
     return bool(_TYPESCRIPT.fullmatch(PurePosixPath(path).suffix)) and languages == [_JAVASCRIPT]
 
 
 def inline_tests(path: str, text: str) -> int:
-    """The line from which on a source file holds tests, as Rust's do; 0 where it holds none."""
+    """The line from which on a source file contains tests, as Rust's do; 0 where it contains none."""
     if language_of(path) != "rust":
         return 0
     return next((at for at, line in enumerate(text.split("\n"), start=1) if _RUST_TESTS.match(line)), 0)
@@ -110,7 +110,7 @@ class CloneFiles:
         self._paths: frozenset[str] | None = None
 
     async def paths(self) -> frozenset[str]:
-        """The tracked paths, those of an applied patch among them; none where git cannot list them."""
+        """The tracked paths, including those of an applied patch; none where git cannot list them."""
         if self._paths is None:
             command = Command(
                 argv=("git", "-c", "core.fsmonitor=false", "ls-files", "-z"),
@@ -124,7 +124,7 @@ class CloneFiles:
         return self._paths
 
     def text(self, path: str) -> str:
-        """A file's text; empty where it cannot be read, is too large, or holds no text."""
+        """A file's text; empty where it cannot be read, is too large, or is binary."""
         try:
             data = self.tree.read(path, limit=_MAX_FILE_BYTES).data
         except (ToolFailure, OSError):
@@ -136,7 +136,7 @@ class CloneFiles:
         return frozenset(path for path in paths if (self.clone.root / path).is_symlink())
 
     def has(self, path: str) -> bool:
-        """Whether something lies at a path."""
+        """Whether a path exists."""
         try:
             self.tree.find(path)
         except ToolFailure:

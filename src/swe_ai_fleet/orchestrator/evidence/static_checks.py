@@ -1,7 +1,7 @@
 """Static checks of a patch: lint and compilation.
 
-Lint counts new findings on the changed lines, by the rules that held before. Compilation is tried where it costs
-little and tests might not show a fault.
+Lint counts new findings on the changed lines, by the rules before the patch. Compilation is tried where it is cheap and
+tests might miss a fault.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from swe_ai_fleet.tools.tests.linters import configured_linters, is_lint_setting
 from swe_ai_fleet.tools.tests.linting import TYPE_CHECKERS, Linted, LintFinding, changes_since, run_linters
 
 _LINT_SECONDS = 120.0
-"""What all linters together may take on one clone."""
+"""The time limit of all linters together on one clone."""
 _MAX_FINDINGS = 50
 _MAX_ELSEWHERE = 10
 _NUMBER = re.compile(r"\d+")
@@ -51,8 +51,8 @@ class LintCheck:
     async def result(self) -> CheckResult:
         """The check: passed without new findings on changed lines, otherwise its score is `1 / (1 + new findings)`.
 
-        Never required. Settings of linters that the patch changes are left as they were before it. Findings of type
-        checkers that are new elsewhere are a detail.
+        Never required. It runs with the linter settings from before the patch. New findings of type checkers on other
+        lines are only listed in the details.
         """
         settings = [file.path for file in self.patch.files if is_lint_setting(file.path)]
         rest = self.patch.without(settings)
@@ -76,7 +76,7 @@ class LintCheck:
         elsewhere = [finding for finding in checked if not changes.hold(finding)]
         before: list[Linted] = []
         if here or elsewhere:
-            # Only then does it matter which of them were there before.
+            # Only then it matters which of them existed before.
             async with self.clean_clone("lint-base") as base:
                 before = await self._linted(CloneFiles(base))
         unknown = {part.name for part in before if part.failure}
@@ -107,8 +107,8 @@ class LintCheck:
     async def _linted(self, files: CloneFiles) -> list[Linted]:
         inventory = Inventory(files.tree, await files.paths())
         linters = await asyncio.to_thread(configured_linters, inventory.files, inventory.text)
-        there = inventory.files & set(self.patch.paths)
-        return await run_linters(linters, files.clone, inventory, there, seconds=_LINT_SECONDS)
+        changed = inventory.files & set(self.patch.paths)
+        return await run_linters(linters, files.clone, inventory, changed, seconds=_LINT_SECONDS)
 
 
 def _counted(findings: Iterable[LintFinding]) -> Counter[tuple[str, str, str]]:
@@ -116,13 +116,13 @@ def _counted(findings: Iterable[LintFinding]) -> Counter[tuple[str, str, str]]:
 
 
 def _take_one(finding: LintFinding, counts: Counter[tuple[str, str, str]]) -> bool:
-    """Whether there are more findings like this one than before; takes it off them."""
+    """Whether there are more findings like this one than before; reduces their count by one."""
     counts[_identity(finding)] -= 1
     return counts[_identity(finding)] >= 0
 
 
 def _identity(finding: LintFinding) -> tuple[str, str, str]:
-    """What makes findings alike: lines move with the code, and numbers in messages grow with it."""
+    """The identity of a finding, without line and numbers, which change when code moves or grows."""
     return finding.path, finding.code, _NUMBER.sub("", finding.message)
 
 
@@ -135,7 +135,7 @@ _GO_SECONDS = 600.0
 _MAX_FILES = 500
 _NO_CODE = frozenset({"fixtures", "testdata", "templates", "data", "snapshots"})
 _MAX_FAULTS = 20
-# A file that did not compile before either is left out.
+# A file that did not compile before is not reported.
 _PROGRAM = """
 import json, subprocess, sys
 def fault(code, name):
@@ -163,10 +163,10 @@ print(json.dumps(found))
 async def compile_faults(
     patch: Patch, files: CloneFiles, clean_clone: CleanClone, *, base_commit: str
 ) -> tuple[str, ...]:
-    """What no longer compiles, by file and line: changed Python files, and Go modules that were sound before.
+    """The new compiler errors, by file and line: of changed Python files, and of Go modules that compiled before.
 
-    `base_commit` is the commit without the patch, whose objects the clone has. Rust, and what a package's script
-    builds, is left to the tests.
+    `base_commit` is the commit without the patch, whose objects the clone has. Rust and builds of package scripts are
+    left to the tests.
     """
     python = [path for path in patch.paths if path.endswith(".py") and not _NO_CODE & set(PurePosixPath(path).parts)]
     faults = await _python(files.clone, base_commit, python[:_MAX_FILES]) if python else ()
@@ -179,7 +179,7 @@ async def _python(clone: Clone, base_commit: str, paths: Sequence[str]) -> tuple
     argv = ("python3", "-I", "-W", "ignore", "-c", _PROGRAM, base_commit, *paths)
     result = await clone.run(Command(argv=argv, timeout_seconds=_PYTHON_SECONDS))
     if not result.ok:
-        return ()  # no such interpreter, or none of its time: the tests will say more
+        return ()  # no interpreter, or a too old one: the tests will show more
     try:
         answer: object = json.loads(result.stdout.text())
     except ValueError:
@@ -199,7 +199,7 @@ async def _go(files: CloneFiles, clean_clone: CleanClone) -> tuple[str, ...]:
 
 
 async def _built(clone: Clone, module: str) -> tuple[str, ...]:
-    """What the compiler says against a module; nothing where it is sound, or Go is not there."""
+    """The compiler's errors in a module; none where it compiles, or Go is not installed."""
     if not (clone.root / module).is_dir():
         return ()
     command = Command(

@@ -1,6 +1,6 @@
-"""Test runs on commits: clean clones, limits, repetitions, and results kept by content.
+"""Test runs on commits: clean clones, limits, repetitions, and a cache of results.
 
-What ran once on a tree, in an environment, by a command, is not run again.
+A command that ran once on a tree in an environment is not run again.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ from swe_ai_fleet.tools.tests.scripts import ShellLine, framework_of, read_shell
 TEST_RUNS_BUCKET = "agent-test-runs"
 TEST_RUNS_KEPT_SECONDS = 5 * 86_400.0
 TEST_RUNS_BYTES = 512 * 1024 * 1024
-_KEPT = 64
+_MAX_RUNS = 64
 _MAX_BYTES = 900_000
-"""Of a stored run, compressed; NATS takes messages of 1 MiB."""
+"""The most bytes of a stored run, compressed; NATS accepts messages up to 1 MiB."""
 _STORE_SECONDS = 5.0
-"""Whoever waits for a run waits no longer for it to be stored; a store that is away tries for minutes."""
+"""The longest that a run waits to be stored; an unavailable store would retry for minutes."""
 _ALL = Selection()
 _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SuiteSubject:
-    """A commit with its environment: what tests run on. `name` tells its clones from others'."""
+    """A commit with its environment, on which tests run. `name` distinguishes its clones from others."""
 
     name: str
     repository: PinnedRepository
@@ -57,8 +57,8 @@ class SuiteSubject:
 class Suite:
     """A test command.
 
-    `strict` marks a check that the caller named: its exit code decides. `seconds` limit the whole run. Where `argv` is
-    empty, `line` runs in a shell.
+    `strict` marks a check of the caller's: its exit code decides. `seconds` limits the whole run. Without `argv` the
+    `line` runs in a shell.
     """
 
     name: str
@@ -71,11 +71,32 @@ class Suite:
     expected_exit_code: int = 0
 
 
-def run_key(tenant: str, environment: Environment, suite: Suite, selection: Selection, repetition: int = 0) -> str:
-    """Equal where a run comes to the same: tenant, tree, environment, network, command, limit, selection, repetition,
-    and the fleet's own code that runs tests.
+def suites_of(task: Task, environment: Environment) -> tuple[Suite, ...]:
+    """The suites of a task: its own checks, or the repository's tests where it has none."""
+    directory = task.repo.subdirectory or "."
+    if task.constraints.checks:
+        return tuple(
+            Suite(
+                name=check.name or check.command,
+                line=check.command,
+                directory=directory,
+                seconds=check.timeout_seconds,
+                strict=True,
+                required=check.required,
+                expected_exit_code=check.expected_exit_code,
+            )
+            for check in task.constraints.checks
+        )
+    if not environment.test_command:
+        return ()
+    return (Suite(name="tests", argv=environment.test_command, directory=directory, seconds=TEST_SECONDS),)
 
-    The key is made of digests only, so that it may stand in a subject.
+
+def run_key(tenant: str, environment: Environment, suite: Suite, selection: Selection, repetition: int = 0) -> str:
+    """The cache key of a run: tenant, tree, environment, network, command, limit, selection, repetition, and the
+    fleet's own code that runs tests.
+
+    The key consists of digests only, so that it is valid in a subject.
     """
     facts = [
         *(own_digest(), environment.tree, environment.key),
@@ -88,15 +109,14 @@ def run_key(tenant: str, environment: Environment, suite: Suite, selection: Sele
 
 
 class KnownBaselines:
-    """`ports.Baselines` by what ran already."""
+    """`ports.Baselines` from the cache of test runs."""
 
-    def __init__(self, runs: TestRuns, suites: Callable[[Task, Environment], Sequence[Suite]]) -> None:
+    def __init__(self, runs: TestRuns) -> None:
         self._runs = runs
-        self._suites = suites
 
     async def known(self, task: Task, environment: Environment) -> TestRun | None:
-        """The first run with tests that somebody made of the untouched commit; None while there is none."""
-        for suite in self._suites(task, environment):
+        """The first cached run of the untouched commit that reported tests; None while there is none."""
+        for suite in suites_of(task, environment):
             run = await self._runs.find(run_key(task.tenant, environment, suite, Selection()))
             if run is not None and run.reported:
                 return run
@@ -110,7 +130,7 @@ class _Shared:
 
 
 class TestRuns:
-    """Runs that are known to this process, and to the others by `store`. Used within one event loop.
+    """A cache of test runs in this process, and in `store` for the other processes. Used within one event loop.
 
     Args:
         store: Shared with the other processes of the fleet; None: nothing is shared.
@@ -124,7 +144,7 @@ class TestRuns:
         self._running: dict[tuple[str, str], _Shared] = {}
 
     async def find(self, key: str) -> TestRun | None:
-        """The run under a key, if anybody has made it. A store that does not answer has none."""
+        """The run under a key, if it was made already. A store that does not answer counts as empty."""
         if key in self._known:
             self._known.move_to_end(key)
             return self._known[key]
@@ -132,26 +152,26 @@ class TestRuns:
             return None
         try:
             entry = await self._store.get(key)
-            kept_run = from_json(TestRun, zlib.decompress(entry.value)) if entry is not None else None
+            run = from_json(TestRun, zlib.decompress(entry.value)) if entry is not None else None
         except (FleetError, ValueError, zlib.error) as error:
             _log.warning("evidence.test_run_not_read", reason=str(error)[:200])
             return None
-        if kept_run is not None:
-            self._keep(key, kept_run)
-        return kept_run
+        if run is not None:
+            self._keep(key, run)
+        return run
 
-    async def of(self, execution_id: str, key: str, run: Callable[[], Awaitable[TestRun]]) -> TestRun:
-        """The run under a key: known, being made for the same execution, or made now.
+    async def of(self, execution_id: str, key: str, make: Callable[[], Awaitable[TestRun]]) -> TestRun:
+        """The run under a key: cached, being made for the same execution, or made now.
 
-        It goes on while anybody waits for it. Raises what `run` raises; only a run that reported tests is kept.
+        It continues while anyone waits for it. Raises what `make` raises; only a run that reported tests is cached.
         """
-        if (known_run := await self.find(key)) is not None:
-            return known_run
-        # The clone belongs to the execution: when that is over, nobody else may be looking at it.
+        if (run := await self.find(key)) is not None:
+            return run
+        # The clone belongs to the execution and is removed at its end, so no other execution may wait for the run.
         name = (execution_id, key)
         shared = self._running.get(name)
         if shared is None:
-            shared = self._running[name] = _Shared(asyncio.create_task(self._run_and_keep(key, run)))
+            shared = self._running[name] = _Shared(asyncio.create_task(self._make_and_keep(key, make)))
         shared.waiting += 1
         try:
             return await asyncio.shield(shared.task)
@@ -160,19 +180,19 @@ class TestRuns:
             if not shared.waiting:
                 self._running.pop(name, None)
                 shared.task.cancel()
-                # Its clone is gone when this returns, however it ended; the awaited result was given above.
+                # The clone must be gone when this returns; waiters have the result or the fault already.
                 await asyncio.gather(shared.task, return_exceptions=True)
 
-    async def _run_and_keep(self, key: str, run: Callable[[], Awaitable[TestRun]]) -> TestRun:
-        run_made = await run()
-        if run_made.reported:
-            self._keep(key, run_made)
-            await self._store_run(key, run_made)
-        return run_made
+    async def _make_and_keep(self, key: str, make: Callable[[], Awaitable[TestRun]]) -> TestRun:
+        run = await make()
+        if run.reported:
+            self._keep(key, run)
+            await self._store_run(key, run)
+        return run
 
     def _keep(self, key: str, run: TestRun) -> None:
         self._known[key] = run
-        while len(self._known) > _KEPT:
+        while len(self._known) > _MAX_RUNS:
             self._known.popitem(last=False)
 
     async def _store_run(self, key: str, run: TestRun) -> None:
@@ -184,7 +204,7 @@ class TestRuns:
                 async with asyncio.timeout(_STORE_SECONDS):
                     await self._store.put(key, data)
         except (FleetError, TimeoutError) as error:
-            # It is known here; the others make their own.
+            # The run is cached here; other processes make their own.
             _log.warning("evidence.test_run_not_stored", reason=str(error)[:200] or f"not within {_STORE_SECONDS:g} s")
 
 
@@ -200,12 +220,12 @@ def _packed(run: TestRun) -> bytes:
 
 TEST_SECONDS = CheckSpec(name="", command="").timeout_seconds
 FLOOR_SECONDS = 30.0
-"""A test whose usual time is known gets at least this much."""
+"""The least time limit of a test whose usual time is known."""
 FIRST_SECONDS = 60.0
-"""What a test gets of which nothing is known."""
+"""The time limit of a test whose usual time is not known."""
 _LANGUAGES = {"pytest": "python", "unittest": "python", "npm": "javascript", "go": "go", "cargo": "rust"}
 _HANG_FACTOR = 8
-"""So many times its usual time a test may take."""
+"""A test may take this multiple of its usual time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +237,7 @@ class NoRun:
 
 @dataclass(frozen=True, kw_only=True)
 class SuiteBench:
-    """Runs suites for one execution; `owner` tells the clones of this piece of evidence from those of others."""
+    """Runs suites for one execution; `owner` distinguishes the clones of one candidate's evidence from others."""
 
     execution_id: str
     workspaces: WorkspaceProvider
@@ -226,7 +246,7 @@ class SuiteBench:
 
     def clone(self, name: str, subject: SuiteSubject) -> AbstractAsyncContextManager[Clone]:
         """A clean clone of a subject."""
-        # Short enough for an id, whatever the candidate is called.
+        # Short enough for an id, however long the candidate's id is.
         name = "-".join(filter(None, (name, self.owner)))[:128].rstrip(".-")
         return self.workspaces.open(self.execution_id, name, subject.repository, subject.environment)
 
@@ -239,11 +259,11 @@ class SuiteBench:
         before: TestRun | None = None,
         repetition: int = 0,
     ) -> TestRun | NoRun:
-        """The suite on a subject, from what ran already or in a clean clone; or why there is no run.
+        """The suite on a subject, from the cache or in a clean clone; or why there is no run.
 
         Args:
-            selection: Which tests; all where it is left out.
-            repetition: 0 for the first run; a higher number never is the same as an earlier one.
+            selection: Which tests; by default all.
+            repetition: 0 for the first run; each higher number is a further run, not the cached one.
         """
 
         async def make() -> TestRun:
@@ -258,7 +278,7 @@ class SuiteBench:
 
 
 async def _run(workspace: Workspace, suite: Suite, selection: Selection, before: TestRun | None) -> TestRun:
-    """One run of a suite in a workspace. Raises ToolFailure where its runner is missing or can't be given this."""
+    """One run of a suite in a workspace. Raises ToolFailure where its runner is missing or does not support this."""
     durations: Mapping[str, float] = {}
     if before is not None:
         usual = {name: _HANG_FACTOR * result.duration_ms / 1000 for name, result in before.results.items()}
@@ -273,23 +293,23 @@ async def _run(workspace: Workspace, suite: Suite, selection: Selection, before:
 
 
 def _understands(suite: Suite, path: str) -> bool:
-    """Whether a suite's runner may be given a file: pytest takes no Go. Of an unknown one nobody knows."""
+    """Whether a suite's runner accepts a file of this language (pytest no Go); an unknown runner may accept any."""
     read = read_shell_line(suite.line) if suite.line else None
     language = _LANGUAGES.get(framework_of(read.argv if isinstance(read, ShellLine) else suite.argv))
     return language is None or language_of(path) == language
 
 
 def selected(suite: Suite, paths: Sequence[str], before: TestRun) -> Selection:
-    """Some test files for a suite's runner; everything where it is given what a build makes of them instead."""
-    ours = tuple(path for path in paths if _understands(suite, path))
+    """Those of some test files that a suite's runner accepts; everything where it runs their compiled form."""
+    accepted = tuple(path for path in paths if _understands(suite, path))
     files = {test.partition("::")[0] for test in before.results}
-    return Selection() if any(is_compiled(path, files) for path in ours) else Selection(paths=ours)
+    return Selection() if any(is_compiled(path, files) for path in accepted) else Selection(paths=accepted)
 
 
 def files_of(tests: Sequence[str], files: CloneFiles) -> tuple[str, ...]:
-    """The files of tests, to run whole: what upsets a test is often its neighbour; for Go's, the packages.
+    """The files of tests, to be run whole, since tests are often disturbed by their neighbours; for Go the packages.
 
-    None where ids name no files, or name tests that are not run with their file.
+    Empty where ids name no files, or tests that are not run with their file.
     """
     selected: dict[str, None] = {}
     module = go_module(files.text("go.mod"))
@@ -298,8 +318,8 @@ def files_of(tests: Sequence[str], files: CloneFiles) -> tuple[str, ...]:
         if module and (path == module or path.startswith(f"{module}/")):
             selected[path] = None
             continue
-        there = (name for name in ([path] if mark else python_files(test)) if name and files.has(name))
-        if (file := next(there, "")) == "" or file.startswith("-") or test.endswith(DOCUMENTATION):
+        existing = (name for name in ([path] if mark else python_files(test)) if name and files.has(name))
+        if (file := next(existing, "")) == "" or file.startswith("-") or test.endswith(DOCUMENTATION):
             return ()
         selected[file] = None
     return tuple(selected)

@@ -1,4 +1,4 @@
-"""One suite on one candidate: run on both sides, compared, and repeated where one run proves too little."""
+"""One suite on one candidate: run with and without the change, compared, and repeated where one run is not enough."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from swe_ai_fleet.tools.tests.plan import Selection
 
 RERUNS = 2
 MAX_RERUN_TESTS = 20
-"""More new failures than this are no accident, and are not run again."""
+"""More new failures than this are not flaky, and are not run again."""
 WHOLE_RERUN_SECONDS = 60.0
-"""A suite that takes no longer is run again as a whole: a test that only fails among the others fails again.
+"""A suite up to this duration is run again as a whole, so that a test which fails only among the others fails again.
 
-A longer one is run again in part, by the files of the tests in question.
+Of a longer one only the files of the tests in question are run again.
 """
 MAX_WHOLE_RERUN_SECONDS = 300.0
-"""A longer one is, where its tests cannot be chosen from, not run again at all."""
+"""A suite longer than this whose tests cannot be selected is not run again at all."""
 _MAX_PROBLEMS = 50
 
 Variant = Callable[[], Awaitable[SuiteSubject | None]]
@@ -49,11 +49,11 @@ class Trial:
     """A suite that judges one candidate.
 
     Attributes:
-        task: Tests that it names have to pass, however they ended before.
+        task: Tests that it names have to pass, whatever their result before.
         base: The untouched commit; the candidate is the same with the patch.
-        own_tests: Gives the untouched source with the candidate's test files; None where they can't be told apart.
-        by_old_rules: Gives the candidate without its changes of how tests are run, itself where it has none; None where
-            they can't be told apart.
+        own_tests: Returns the untouched source with the candidate's test files; None where they cannot be separated.
+        by_old_rules: Returns the candidate without its changes of how tests are run, itself where it has none; None
+            where they cannot be separated.
     """
 
     bench: SuiteBench
@@ -98,9 +98,9 @@ class Trial:
         return self._judged(after, before, compared, flaky)
 
     async def _by_rules(self, compared: Comparison, before: TestRun, files: CloneFiles) -> Comparison:
-        """The comparison without what passes by the change's own rules of running tests alone.
+        """The comparison without tests that pass only under the change's own test configuration.
 
-        Where the untouched commit's rules break a test that passed before, nothing else that the change shows counts.
+        Where a test that passed before fails under the untouched commit's configuration, no other test counts as shown.
         """
         candidate = await self.by_old_rules()
         if candidate is self.candidate:
@@ -121,11 +121,11 @@ class Trial:
         return replace(compared.showing(passing), by_own_rules=lacking)
 
     async def _revived(self, after: TestRun, before: TestRun, own: TestRun | None) -> bool:
-        """Whether the run as a whole dies without the change each time, and each time goes well with it."""
+        """Whether the run as a whole fails without the change and succeeds with it, each time."""
         if before.exit_code in (None, 0) or not after.summary.passed or not _ends_well(after, 0):
             return False
         if self.touched.files and (own is None or _ends_well(own, 0)):
-            return False  # the new tests alone may be what goes well
+            return False  # the new tests alone may make the run succeed
         candidate = await self.by_old_rules()
         if candidate is None:
             return False
@@ -136,7 +136,7 @@ class Trial:
         return [isinstance(run, TestRun) and _ends_well(run, 0) for run in again] == [False, True]
 
     async def _readers(self, files: CloneFiles, before: TestRun, after: TestRun) -> tuple[str, ...]:
-        """The test files that read what the candidate changes beside them: files among the tests that hold none."""
+        """The test files that read data files among the tests which the candidate changes."""
         tests = (*before.results, *after.results)
         data = [path for path in self.touched.files if not any(map(Touched([path]).has, tests))]
         if not data:
@@ -144,12 +144,12 @@ class Trial:
         return await asyncio.to_thread(readers, data, await files.paths(), files.text)
 
     async def _own(self, files: CloneFiles, before: TestRun, read: Sequence[str]) -> TestRun | None:
-        """The candidate's test files on the untouched source, and those that read what it changes beside them."""
+        """A run of the candidate's test files on the untouched source, with those that read its changed data files."""
         subject = await self.own_tests() if self.touched.files else None
         if subject is None:
             return None
-        there = [*(path for path in self.touched.files if files.has(path) and holds_tests(path)), *read]
-        own = await self.bench.attempt(subject, self.suite, selected(self.suite, there, before), before=before)
+        paths = [*(path for path in self.touched.files if files.has(path) and holds_tests(path)), *read]
+        own = await self.bench.attempt(subject, self.suite, selected(self.suite, paths, before), before=before)
         if isinstance(own, NoRun) and before.duration_ms <= MAX_WHOLE_RERUN_SECONDS * 1000:
             own = await self.bench.attempt(subject, self.suite, before=before)
         return own if isinstance(own, TestRun) else None
@@ -157,7 +157,7 @@ class Trial:
     async def _repeated(
         self, after: TestRun, before: TestRun, compared: Comparison, files: CloneFiles
     ) -> tuple[Comparison, tuple[str, ...]]:
-        """The comparison without what does not stand up to further runs, and the tests that turned out flaky."""
+        """The comparison without results that further runs do not confirm, and the tests that turned out flaky."""
         flaky: list[str] = []
         doubted = [test for test in (*compared.broken, *compared.own_failing) if test in after.results]
         if WHOLE_RUN in compared.broken or 0 < len(compared.broken) + len(compared.own_failing) <= MAX_RERUN_TESTS:
@@ -189,7 +189,7 @@ class Trial:
         return compared, tuple(dict.fromkeys(flaky))
 
     async def _settled(self, compared: Comparison, after: TestRun, before: TestRun, files: CloneFiles) -> Comparison:
-        """The comparison with those tests alone that fail otherwise each time; what they say may differ by chance."""
+        """The comparison where `otherwise` has only tests that fail differently each time, not by chance."""
         doubted = compared.otherwise
         with_it = without = None
         if len(doubted) <= MAX_RERUN_TESTS:
@@ -210,7 +210,7 @@ class Trial:
     async def _confirmed(
         self, compared: Comparison, after: TestRun, before: TestRun, files: CloneFiles
     ) -> tuple[str, ...]:
-        """Those of the shown tests that fail without the change once more, and pass with it once more."""
+        """Those of the shown tests that again fail without the change, and again pass with it."""
         candidate = await self.by_old_rules()
         shown_tests = compared.shown
         with_it = await self._again(candidate, shown_tests, after, files, alone=True) if candidate is not None else None
@@ -234,7 +234,7 @@ class Trial:
         whole: bool = False,
         alone: bool = False,
     ) -> TestRun | None:
-        """Another run of the suite, or of the files of some tests where it takes long; None where neither can be."""
+        """Another run of the suite, or of the files of some tests if it takes long; None where neither is possible."""
         short = last.duration_ms <= WHOLE_RERUN_SECONDS * 1000 and not alone
         paths = () if whole or short else files_of(tests, files)
         if not paths and last.duration_ms > MAX_WHOLE_RERUN_SECONDS * 1000:
@@ -243,7 +243,7 @@ class Trial:
             subject, self.suite, Selection(paths=paths), before=last, repetition=repetition
         )
         if paths and last.duration_ms <= MAX_WHOLE_RERUN_SECONDS * 1000 and not _tells(again, tests):
-            # The files are not what this runner goes by.
+            # This runner does not select tests by file.
             again = await self.bench.attempt(subject, self.suite, before=last, repetition=repetition)
         return again if isinstance(again, TestRun) else None
 
@@ -282,7 +282,7 @@ class Trial:
         )
 
     async def _by_exit_code(self, after: TestRun, before: TestRun) -> CheckResult:
-        """A command of which nothing but its end is known, held against its end without the change."""
+        """A command that reports no tests, compared by its exit code with and without the change."""
         expected = self.suite.expected_exit_code
         passed, passed_before = (_ends_well(run, expected) for run in (after, before))
         is_shown = False
@@ -310,7 +310,7 @@ class Trial:
         )
 
     def _unheld(self, after: TestRun, reason: str, before: TestRun | None = None) -> CheckResult:
-        """A run that nothing can be held against; only a check that the caller named is judged by its end alone."""
+        """A run without a usable baseline; only a check of the caller's is judged by its exit code alone."""
         details = {"baseline": f"none: {reason}", "command": after.command}
         if notes := notes_of(after, before):
             details["notes"] = "\n".join(notes)
@@ -360,7 +360,7 @@ class Trial:
 
 
 def _tells(run: TestRun | NoRun, tests: Sequence[str]) -> bool:
-    """Whether a run says anything of one of the tests, or of its file."""
+    """Whether a run has a result of one of the tests, or of its file."""
     if not isinstance(run, TestRun):
         return False
     return run.unnamed.passed > 0 or any(

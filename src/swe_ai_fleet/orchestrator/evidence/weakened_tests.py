@@ -1,4 +1,4 @@
-"""Old tests that a patch takes away, switches off, makes check less, or changes."""
+"""Existing tests that a patch removes, switches off, weakens, or changes."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from swe_ai_fleet.domain.candidate import ChangedTest
+from swe_ai_fleet.domain.text import first_names, shortened
 from swe_ai_fleet.orchestrator.evidence.check_results import Concern, Violation
 from swe_ai_fleet.orchestrator.evidence.patch import FilePatch, Hunk, Patch, PatchLine
 from swe_ai_fleet.orchestrator.evidence.source_files import is_test, language_of
 
-_NAMED = 5
+_MAX_NAMES = 5
 MAX_CHANGED_TESTS = 8
 MAX_TEST_CHARS = 1_200
 
@@ -21,8 +22,8 @@ MAX_TEST_CHARS = 1_200
 class _Dialect:
     """How tests are written in one language.
 
-    `test` finds a test's name, `group` what holds several; `mark` stands in front of what it switches off, `call` and
-    `whole` stand inside it and in front of everything. Where tests need an `attribute`, it stands in front of them.
+    `test` finds a test's name, `group` that of a group of tests. A test is switched off by a `mark` in front of it or a
+    `call` inside it, all tests by a line that `whole` finds. With an `attribute` only functions after it are tests.
     """
 
     test: re.Pattern[str]
@@ -85,34 +86,34 @@ class _Side:
 
 
 def weakened_tests(patch: Patch) -> Iterator[Violation]:
-    """What a patch takes from the tests that were there. A test that moves to another file is still there.
+    """The existing tests that a patch weakens. A test that moves to another file is not removed.
 
-    In each file: fewer tests than before, or an old one switched off, is a violation; other tests in place of old
-    ones, and fewer assertions, are warned of.
+    In each file, fewer tests than before or an existing one switched off are violations; replaced tests and fewer
+    assertions are warnings.
     """
     sides = [
         (file, dialect, _side(file, dialect, " -"), _side(file, dialect, " +"))
         for file in patch.files
         if (dialect := _dialect_of(file)) is not None
     ]
-    names_gone = {file.path: before.names - after.names for file, _, before, after in sides}
-    come = {file.path: after.names - before.names for file, _, before, after in sides}
-    arrived, removed = sum(come.values(), Counter[str]()), sum(names_gone.values(), Counter[str]())
+    removed_in = {file.path: before.names - after.names for file, _, before, after in sides}
+    added_in = {file.path: after.names - before.names for file, _, before, after in sides}
+    added, removed = sum(added_in.values(), Counter[str]()), sum(removed_in.values(), Counter[str]())
     for file, dialect, before, after in sides:
         if file.is_new:
             continue
-        lost = names_gone[file.path] - arrived
-        fresh = come[file.path] - removed
+        lost = removed_in[file.path] - added
+        fresh = added_in[file.path] - removed
         if lost:
             yield _lost(file, lost, fresh)
-        elif not names_gone[file.path] and (dialect.attribute is None or before.names):
-            # Tests that moved took their assertions along; where tests stand beside the code, it has some of its own.
+        elif not removed_in[file.path] and (dialect.attribute is None or before.names):
+            # Moved tests take their assertions along; code beside tests (in Rust) has assertions of its own.
             yield from _fewer_assertions(file, dialect)
         yield from _switched_off(file, before, after)
 
 
 def changed_tests(patch: Patch, text: Callable[[str], str]) -> tuple[ChangedTest, ...]:
-    """The tests that were there before and read otherwise now, with both versions."""
+    """The existing tests whose text changed, with both versions."""
     changed: list[ChangedTest] = []
     for file in patch.files:
         dialect = _dialect_of(file)
@@ -121,9 +122,14 @@ def changed_tests(patch: Patch, text: Callable[[str], str]) -> tuple[ChangedTest
         after = text(file.path)
         old, new = _functions(file.before(after), dialect), _functions(after, dialect)
         changed += (
-            ChangedTest(path=file.path, name=name, before=_cut(was), after=_cut(new[name]))
-            for name, was in old.items()
-            if name in new and new[name] != was
+            ChangedTest(
+                path=file.path,
+                name=name,
+                before=shortened(text_before, MAX_TEST_CHARS),
+                after=shortened(new[name], MAX_TEST_CHARS),
+            )
+            for name, text_before in old.items()
+            if name in new and new[name] != text_before
         )
     return tuple(changed[:MAX_CHANGED_TESTS])
 
@@ -132,8 +138,7 @@ def _functions(text: str, dialect: _Dialect) -> dict[str, str]:
     """The tests of a file by name, each from its decorators to the last line that is indented more than its first."""
     lines = text.split("\n")
     functions: dict[str, str] = {}
-    start = 0
-    """Where what stands in front of the next test begins."""
+    start = 0  # the first decorator or attribute of the next test
     for at, line in enumerate(lines):
         match = dialect.test.match(line[:1_000])
         marks = line.lstrip().startswith(("@", "#["))
@@ -154,14 +159,10 @@ def _inside(line: str, depth: int) -> bool:
     return indented > depth or (indented == depth and line.lstrip().startswith((")", "]", "}")))
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= MAX_TEST_CHARS else f"{text[:MAX_TEST_CHARS]}…"
-
-
 def _lost(file: FilePatch, lost: Counter[str], fresh: Counter[str]) -> Violation:
     names = sorted(lost)
-    named = ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if names[_NAMED:] else "")
-    line = next((line.number for line in file.lines("-") if any(name in line.text for name in names[:_NAMED])), 0)
+    named = first_names(names, _MAX_NAMES)
+    line = next((line.number for line in file.lines("-") if any(name in line.text for name in names[:_MAX_NAMES])), 0)
     if lost.total() <= fresh.total():
         text = f"other tests take the place of {named}"
         return Violation(concern=Concern.TESTS, path=file.path, line=line, text=text, required=False)

@@ -1,6 +1,6 @@
-"""An authority of a fleet's own, and the certificates that it signs for the names that servers are called by.
+"""A fleet's own certificate authority, and the certificates it signs for its servers' names.
 
-Files and directories of an installation are its owner's alone.
+Files and directories of an installation are accessible to their owner only.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ LOOPBACK = ("localhost", "127.0.0.1", "::1")
 NAMESPACE = "fleet"
 AUTHORITY_DAYS = 3_650
 CERTIFICATE_DAYS = 397
-"""Longer than that some clients refuse a server's certificate."""
+"""Some clients refuse certificates with a longer lifetime."""
 _SKEW = datetime.timedelta(hours=1)
 
 
 def make_directory(path: Path) -> None:
-    """A directory that only its owner can look into; one that is there is left as it is."""
+    """Make a directory that only its owner can read; an existing one stays as it is."""
     path.mkdir(mode=PRIVATE_DIRECTORY, parents=True, exist_ok=True)
 
 
 def update_private(path: Path, text: str) -> bool:
-    """Write a file that only its owner can read; False where it holds that already."""
+    """Write a file that only its owner can read; False where it has this text already."""
     with suppress(FileNotFoundError, UnicodeDecodeError):
         if path.read_text(encoding="utf-8") == text:
             return False
@@ -45,16 +45,16 @@ def update_private(path: Path, text: str) -> bool:
 
 
 def others_may_read(path: Path) -> bool:
-    """Whether somebody beside the owner may read a file."""
+    """Whether other users than the owner may read a file."""
     return bool(stat.S_IMODE(path.stat().st_mode) & 0o077)
 
 
 def server_names(server: str, hosts: Sequence[str]) -> tuple[str, ...]:
-    """Those of a server: this machine's, its service's in a cluster, and the hosts that somebody names."""
+    """The names in a server's certificate: this machine's, its Kubernetes service's, and the given hosts."""
     service = f"fleet-{server}"
     names = [*LOOPBACK, *hosts, service, *_in_cluster(service)]
     if server == "nats":
-        # Servers of a cluster call each other by their Pods.
+        # The servers of a NATS cluster call each other by their Pods' names.
         names += [f"*.{name}" for name in _in_cluster("fleet-nats-peers")]
     return tuple(dict.fromkeys(names))
 
@@ -92,7 +92,7 @@ def new_certificate(
     """A certificate signed by an authority.
 
     Args:
-        name: Its common name; for clients also a DNS name among its alternative ones, by which they can be told.
+        name: Its common name; for clients also an alternative DNS name, which identifies them.
         hosts: The DNS names and addresses of a server.
 
     Raises:
@@ -119,13 +119,13 @@ def new_certificate(
 
 
 def days_left(certificate: str) -> float:
-    """Days until a certificate (PEM) runs out, negative where it has. Raises ValueError where it is none."""
+    """Days until a certificate (PEM) expires, negative afterwards. Raises ValueError for other text."""
     until = x509.load_pem_x509_certificate(certificate.encode()).not_valid_after_utc
     return (until - datetime.datetime.now(datetime.UTC)) / datetime.timedelta(days=1)
 
 
 def signed_by(certificate: str, authority: str) -> bool:
-    """Whether an authority signed a certificate (both PEM). Raises ValueError where one of them is none."""
+    """Whether an authority signed a certificate (both PEM); False where one of them is malformed."""
     from cryptography.exceptions import InvalidSignature
 
     try:
@@ -138,7 +138,7 @@ def signed_by(certificate: str, authority: str) -> bool:
 
 
 def host_names(certificate: str) -> tuple[str, ...]:
-    """The DNS names and addresses that a certificate (PEM) is for. Raises ValueError where it is none."""
+    """The DNS names and addresses in a certificate (PEM). Raises ValueError for other text."""
     loaded = x509.load_pem_x509_certificate(certificate.encode())
     try:
         names = loaded.extensions.get_extension_for_class(x509.SubjectAlternativeName).value

@@ -1,4 +1,4 @@
-"""A secured installation written into a directory: keys once, what follows from them each time."""
+"""Writes a secured installation into a directory: keys once, files derived from them each time."""
 
 from __future__ import annotations
 
@@ -38,15 +38,12 @@ from swe_ai_fleet.runtime.private_files import keep_private, new_seed, public_ke
 
 NATS_LISTEN = "127.0.0.1:4222"
 ROTATIONS = ("certificates", "nats", "issuer", "ray", "services", "audit")
-"""What can be made anew.
-
-Servers' certificates, the nkeys of the fleet's users, that which lets hosts in, Ray's token, the services', the key of
-audits.
-"""
+"""What can be rotated: servers' certificates, the nkeys of the fleet's users, the key that signs hosts' logins, Ray's
+token, the services' tokens, the signing key of audits."""
 _TENANT = re.compile(r"[a-z][a-z0-9-]{0,62}")
 _TOKEN_BYTES = 32
 _ROTATED = r'^sha256 *= *"%s"\n(previous_\w+ *=.*\n)*'
-"""The digest of a service's token, and what an earlier rotation left below it."""
+"""The line with the digest of a service's token, and the lines that an earlier rotation left below it."""
 _ACCESS_NOTE = """\
 # Tenants and how callers prove that they belong to one. Of tokens only digests stand here.
 # Read anew when it changes. `fleet access` makes more tokens.
@@ -59,7 +56,7 @@ _SETTINGS_NOTE = """\
 
 @dataclass(frozen=True, kw_only=True)
 class Installed:
-    """What was done: the files written, and the tokens that were made for people, which stand nowhere else."""
+    """The files written, and the new tokens of people by tenant, which are stored nowhere else."""
 
     files_written: list[Path] = field(default_factory=list[Path])
     tokens: dict[str, str] = field(default_factory=dict[str, str])
@@ -75,24 +72,24 @@ def install(
     rotate: Sequence[str] = (),
     overlap: float = 0.0,
 ) -> Installed:
-    """Write what is missing of an installation. Blocks.
+    """Write the missing files of an installation. Blocks.
 
-    Keys, tokens, `fleet.toml`, `nats.conf` and what stands in `access.toml` are never written twice, except for what
-    `rotate` names. nkeys whose overlap is over are taken out.
+    Existing keys, tokens, `fleet.toml`, `nats.conf` and entries of `access.toml` are never overwritten, except those
+    that `rotate` names. nkeys whose overlap is over are removed.
 
     Args:
-        directory: Where; made with access for its owner only.
-        tenants: Those that get an account on NATS and an administrator's token, beside those that have one; none at
-            all: the default tenant.
+        directory: The installation; created with access for its owner only.
+        tenants: Further tenants that get an account on NATS and an administrator's token; if there are none at
+            all, the default tenant.
         hosts: DNS names and addresses of the servers' certificates, beside this machine's own.
-        nats_listen: Where a NATS server on this machine is to listen, `host:port`; only the first time counts.
-        kubernetes: Whether manifests of secrets are written, too.
+        nats_listen: The `host:port` of a NATS server on this machine; used at the first installation only.
+        kubernetes: Whether to write manifests of secrets, too.
         rotate: Names of `ROTATIONS`.
-        overlap: For how many seconds what `nats` and `services` rotate away is let in as well.
+        overlap: Seconds for which the old keys and tokens of the rotations `nats` and `services` stay valid.
 
     Raises:
-        InvalidRequest: A tenant, a host or a rotation is none, or nkeys overlap from an earlier rotation.
-        PreconditionFailed: What already exists is broken.
+        InvalidRequest: A tenant, a host or a rotation is malformed, or the overlap of an earlier rotation is not over.
+        PreconditionFailed: An existing file is damaged.
     """
     for tenant in tenants:
         if not _TENANT.fullmatch(tenant):
@@ -108,7 +105,7 @@ def install(
     done = Installed()
     for path in layout.directories:
         make_directory(path)
-    everybody = tuple(sorted({*layout.tenants(), *tenants})) or (DEFAULT_TENANT,)
+    all_tenants = tuple(sorted({*layout.tenants(), *tenants})) or (DEFAULT_TENANT,)
     if not {"nats", "services"}.intersection(rotate):
         overlap = 0.0
     until, ends = time.time() + overlap, layout.former_keys()[1]
@@ -119,11 +116,11 @@ def install(
             hint="wait for that, or `--overlap 0`, which leaves only new ones",
         )
     _certificates(layout, done, hosts, anew="certificates" in rotate)
-    _nkeys(layout, done, everybody, rotate, until if overlap else 0.0)
+    _nkeys(layout, done, all_tenants, rotate, until if overlap else 0.0)
     _tokens(layout, done, rotate)
     _audit_keys(layout, done, anew="audit" in rotate)
-    _access(layout, done, everybody, until if overlap else 0.0)
-    _write(done, layout.accounts, accounts_of(layout, everybody))
+    _access(layout, done, all_tenants, until if overlap else 0.0)
+    _write(done, layout.accounts, accounts_of(layout, all_tenants))
     text = server_file(
         listen=nats_listen,
         store=layout.directory / "nats" / "data",
@@ -131,7 +128,7 @@ def install(
         key=layout.key("nats"),
         accounts=layout.accounts.name,
     )
-    # Once, as the settings that name its address: what an operator adds there stays.
+    # Written once, like the settings with its address, since operators edit both.
     _keep(done, layout.server, text)
     _keep(done, layout.settings, _settings(layout, nats_listen))
     if kubernetes or layout.kubernetes.exists():
@@ -143,7 +140,7 @@ def install(
             _write(done, path, manifest)
         for path in (layout.kubernetes / "tenants").rglob("*.json"):
             if path not in made:
-                path.unlink()  # of a tenant that has left: its namespace is gone, too
+                path.unlink()  # of a removed tenant, whose namespace is gone, too
     return done
 
 
@@ -153,7 +150,7 @@ def _certificates(layout: InstallationLayout, done: Installed, hosts: Sequence[s
         if key.exists():
             raise PreconditionFailed(f"{key} has no certificate beside it", field="init", hint=f"restore {certificate}")
         authority = new_authority("SWE AI Fleet")
-        # The key first: a certificate whose key was lost on the way could sign nothing.
+        # The key first: after an interruption a certificate without its key would be useless.
         _keep(done, key, authority.key)
         _keep(done, certificate, authority.certificate)
     for server in SERVERS:
@@ -164,8 +161,8 @@ def _certificates(layout: InstallationLayout, done: Installed, hosts: Sequence[s
             raise PreconditionFailed(
                 f"without {key.name} no certificate can be issued", field="init", hint=f"restore {key} for the rotation"
             )
-        earlier = _names_in(path)
-        names = tuple(dict.fromkeys((*server_names(server, hosts), *earlier)))
+        former_names = _names_in(path)
+        names = tuple(dict.fromkeys((*server_names(server, hosts), *former_names)))
         pair = new_certificate(
             KeyPair(certificate=certificate.read_text(), key=key.read_text()),
             f"fleet-{server}",
@@ -178,7 +175,7 @@ def _certificates(layout: InstallationLayout, done: Installed, hosts: Sequence[s
 
 
 def _names_in(certificate: Path) -> tuple[str, ...]:
-    """The names that a certificate was for, so that the next one is for them too; none where it cannot be read."""
+    """The names in the former certificate, which the next one keeps; none where it cannot be read."""
     try:
         return host_names(certificate.read_text())
     except (FileNotFoundError, ValueError):
@@ -188,7 +185,7 @@ def _names_in(certificate: Path) -> tuple[str, ...]:
 def _nkeys(
     layout: InstallationLayout, done: Installed, tenants: tuple[str, ...], rotate: Sequence[str], until: float
 ) -> None:
-    # Tenants hold theirs in their own hands.
+    # Tenants keep their nkeys themselves, so those are not rotated.
     anew = {user for user in users(tenants) if "nats" in rotate and not user.startswith("tenant-")}
     if until:
         former = {user: public_key(layout.nkey(user)) for user in sorted(anew) if layout.nkey(user).exists()}
@@ -209,7 +206,7 @@ def _tokens(layout: InstallationLayout, done: Installed, rotate: Sequence[str]) 
 
 
 def _audit_keys(layout: InstallationLayout, done: Installed, *, anew: bool) -> None:
-    """The key, and the public keys: one that was rotated away goes on counting for what it signed."""
+    """The signing key, and the public keys: those of rotated keys stay, for the heads they signed."""
     write = _write if anew else _keep
     write(done, layout.audit_key, new_key_pem())
     earlier = public_keys(layout.audit_public_keys) if layout.audit_public_keys.exists() else PublicKeys()
@@ -218,7 +215,7 @@ def _audit_keys(layout: InstallationLayout, done: Installed, *, anew: bool) -> N
 
 
 def _access(layout: InstallationLayout, done: Installed, tenants: tuple[str, ...], until: float) -> None:
-    """Who may come in: what is there stays, what is missing is added at its end."""
+    """The access file: existing entries stay, missing ones are appended."""
     text = layout.access.read_text(encoding="utf-8") if layout.access.exists() else _ACCESS_NOTE
     named, tokens = layout.named_tenants(), layout.named_tokens()
     parts: list[str] = [text.rstrip("\n") + "\n"]
@@ -234,7 +231,7 @@ def _access(layout: InstallationLayout, done: Installed, tenants: tuple[str, ...
                 ends = datetime.fromtimestamp(until, UTC)
                 entry += f'previous_sha256 = "{stale}"\nprevious_expires = {ends:%Y-%m-%dT%H:%M:%SZ}\n'
             parts[0], changed = re.subn(_ROTATED % stale, entry, parts[0], flags=re.MULTILINE)
-            if not changed:  # people wrote it in another way
+            if not changed:  # the file was edited and formatted differently
                 parts[0] = parts[0].replace(stale, digest)
     for tenant in tenants:
         name = f"admin@{tenant}"[:64]

@@ -1,6 +1,6 @@
-"""What an installation consists of: where everything lies, Kubernetes manifests of its secrets, what is wrong with it.
+"""The files of an installation, the Kubernetes manifests of its secrets, and a check that finds its faults.
 
-Faults are found before a server that does not start finds them.
+The check finds them before a server fails to start.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from swe_ai_fleet.runtime.installation.nats_accounts import OPERATOR, accounts_f
 from swe_ai_fleet.runtime.private_files import public_key
 
 SERVERS = ("orchestrator", "context", "gateway", "nats")
-"""Who shows a certificate."""
+"""The servers that have certificates."""
 SERVICES = ("orchestrator", "gateway")
-"""Who calls other services for somebody."""
+"""The services that call others on behalf of a caller."""
 ISSUER = "issuer"
-"""Whose key lets hosts of agents in on NATS."""
+"""The name of the key that signs agent hosts' logins to NATS."""
 AGENTS_NAMESPACE = "fleet-agents"
 _ROLL = """\
 # Written by `fleet init`: as a component of a site's overlay it starts Deployments anew once secrets have changed.
@@ -56,27 +56,27 @@ class InstallationLayout:
         tls, secrets_ = directory / "tls", directory / "secrets"
         self.directory, self.nats = directory, directory / "nats"
         self.directories = (directory, tls, self.nats, secrets_, directory / "home")
-        """Those that every installation has, the outermost first."""
+        """The directories of every installation, the outermost first."""
         self.settings = directory / "fleet.toml"
         self.access = directory / "access.toml"
         self.authority = tls / "ca.pem"
-        """The certificate that everybody who calls needs."""
+        """The authority's certificate, which every client needs."""
         self.authority_key = tls / "ca-key.pem"
-        """The one file that no server needs: whoever has it makes certificates."""
+        """The one file that no server needs; with it certificates can be issued."""
         self.accounts = self.nats / "accounts.conf"
         self.former = self.nats / "former.json"
-        """An overlap after a rotation: until when, and the public nkeys that are let in as well."""
+        """The overlap after a rotation: its end, and the old public nkeys that are valid until then."""
         self.server = self.nats / "nats.conf"
         """The configuration of a NATS server on this machine."""
         self.ray_token = secrets_ / "ray-token"
         self.audit_key = secrets_ / "audit-signing-key.pem"
-        """What signs where audit chains stand; the orchestrators' alone."""
+        """The key that signs the heads of audit chains, for orchestrators only."""
         self.audit_public_keys = secrets_ / "audit-public-keys.pem"
-        """By what others verify it, earlier keys' too."""
+        """The public keys that verify them, those of earlier signing keys included."""
         self.kubernetes = directory / "kubernetes"
 
     def certificate(self, name: str) -> Path:
-        """Of one of `SERVERS`."""
+        """The certificate of one of `SERVERS`."""
         return self.directory / "tls" / f"{name}.pem"
 
     def key(self, name: str) -> Path:
@@ -87,11 +87,11 @@ class InstallationLayout:
         return self.nats / f"{user}.nkey"
 
     def service_token(self, name: str) -> Path:
-        """What one of `SERVICES` shows to those that it calls for others."""
+        """The token of one of `SERVICES` for its calls on behalf of others."""
         return self.directory / "secrets" / f"{name}.token"
 
     def former_keys(self) -> tuple[Mapping[str, str], float]:
-        """Those keys by user, and the end of the overlap (seconds since 1970, 0: none). Raises PreconditionFailed."""
+        """Old public nkeys by user and the overlap's end (seconds since 1970, 0: none). Raises PreconditionFailed."""
         try:
             content = json.loads(self.former.read_text(encoding="utf-8"))
             return {str(user): str(key) for user, key in content["keys"].items()}, float(content["until"])
@@ -107,11 +107,11 @@ class InstallationLayout:
         return tuple(sorted(path.stem.removeprefix("tenant-") for path in self.nats.glob("tenant-*.nkey")))
 
     def named_tenants(self) -> tuple[str, ...]:
-        """The tenants that the access file names, account or not. Raises PreconditionFailed where it is broken."""
+        """The tenants in the access file, with or without an account. Raises PreconditionFailed where it is damaged."""
         return tuple(sorted(self._table("tenants", dict[str, object]())))
 
     def named_tokens(self) -> Mapping[str, str]:
-        """The digests of tokens in the access file by their names. Raises PreconditionFailed where it is broken."""
+        """The digests of tokens in the access file by their names. Raises PreconditionFailed where it is damaged."""
         entries = mappings(self._table("tokens", list[object]()))
         return {str(entry.get("name", "")): str(entry.get("sha256", "")) for entry in entries}
 
@@ -128,12 +128,12 @@ class InstallationLayout:
 
 
 def users(tenants: tuple[str, ...]) -> tuple[str, ...]:
-    """Everybody who has an nkey of a user."""
+    """The names of all users with an nkey."""
     return (*(user.name for user in fleet_users()), "sys", *(f"tenant-{tenant}" for tenant in tenants))
 
 
 def accounts_of(layout: InstallationLayout, tenants: tuple[str, ...]) -> str:
-    """The configuration of NATS' accounts that fits the nkeys and tenants. Raises PreconditionFailed."""
+    """The configuration of NATS' accounts for the nkeys and tenants. Raises PreconditionFailed."""
     keys = {name: public_key(layout.nkey(name)) for name in (*users(tenants), ISSUER)}
     former = {name: key for name, key in layout.former_keys()[0].items() if key != keys.get(name)}
     keys["callout"] = public_key(layout.nkey(ISSUER), as_user=True)
@@ -141,12 +141,12 @@ def accounts_of(layout: InstallationLayout, tenants: tuple[str, ...]) -> str:
 
 
 def manifests(layout: InstallationLayout) -> Mapping[str, str]:
-    """The files of a directory that `kubectl apply -k` takes, by name: a secret each, and what names them all.
+    """The files of a directory for `kubectl apply -k`, by name: a secret each, and the kustomization that lists them.
 
-    The authority's key, the operator's and tenants' nkeys stay out: nothing in a cluster needs them. `fleet-model`
-    holds a new key, for a model server in the cluster; one that somebody put there stays. Jobs of agents get the same.
+    The authority's key and the nkeys of operator and tenants are left out: no process in a cluster needs them.
+    `fleet-model` has a new key, for a model server in the cluster; an edited one stays. Agents' jobs get the same key.
 
-    Raises InvalidRequest for a `fleet-model` that holds none.
+    Raises InvalidRequest for a `fleet-model` without a key.
     """
     authority = layout.authority.read_text()
     certificates = {"ca.crt": authority}
@@ -159,7 +159,7 @@ def manifests(layout: InstallationLayout) -> Mapping[str, str]:
     ray = {"auth_token": layout.ray_token.read_text().strip()}
     audit = {"signing-key.pem": layout.audit_key.read_text(), "public-keys.pem": layout.audit_public_keys.read_text()}
     key = _model_key(layout.kubernetes / "fleet-model.json")
-    # JSON is YAML, and needs no library to be written.
+    # JSON is valid YAML and needs no library.
     files = {
         "fleet-tls.json": _secret("fleet-tls", certificates),
         "fleet-nats.json": _secret("fleet-nats", {"accounts.conf": layout.accounts.read_text(), **nkeys}),
@@ -172,13 +172,13 @@ def manifests(layout: InstallationLayout) -> Mapping[str, str]:
     files |= {f"{name}.json": _secret(name, values, namespace=AGENTS_NAMESPACE) for name, values in of_agents.items()}
     resources = "".join(f"  - {name}\n" for name in files)
     head = "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\n"
-    # For namespaces that a cluster of one tenant does not have, so they are not among the resources.
+    # Not among the resources, since a cluster with one tenant has no such namespaces.
     tenants = {
         f"tenants/{tenant}/{name}.json": _secret(name, values, namespace=f"{AGENTS_NAMESPACE}-{tenant}")
         for name, values in of_agents.items()
         for tenant in layout.tenants()
     }
-    # Who comes in, people or users of NATS, is read anew by whom it concerns.
+    # The digest leaves out accounts and the access file, which their readers reload without a restart.
     read = {**files, "fleet-nats.json": json.dumps(nkeys), "fleet-access.json": json.dumps(tokens)}
     digest = hashlib.sha256("".join(read.values()).encode()).hexdigest()[:16]
     return {
@@ -212,7 +212,7 @@ def _secret(name: str, files: Mapping[str, str], *, namespace: str = NAMESPACE) 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutFinding:
-    """Something that is, or soon will be, wrong with a file, and what mends it."""
+    """A present or approaching fault of a file, and the command that fixes it."""
 
     file: Path
     fault: str
@@ -220,7 +220,7 @@ class LayoutFinding:
 
 
 def check(directory: Path) -> tuple[LayoutFinding, ...]:
-    """Every fault of an installation: what is missing, open to others, running out or does not fit. Blocks."""
+    """Every fault of an installation: missing, readable by others, expiring or inconsistent files. Blocks."""
     layout = InstallationLayout(directory=directory.absolute())
     again = f"fleet init {directory}"
     tenants = layout.tenants()
@@ -295,7 +295,7 @@ def _accounts(layout: InstallationLayout, tenants: tuple[str, ...], mend: str) -
 
 
 def _manifests(layout: InstallationLayout, again: str) -> list[LayoutFinding]:
-    """A token that was revoked in the access file alone still counts in the cluster."""
+    """Manifests that are out of date: a token revoked in the access file alone is still valid in the cluster."""
     if not layout.kubernetes.exists():
         return []
     try:

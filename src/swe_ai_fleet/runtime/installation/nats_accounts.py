@@ -1,11 +1,8 @@
-"""Accounts and users on NATS, and what each may send and hear, which is as little as it can do with.
+"""Accounts and users on NATS with their minimal permissions, written as a server's configuration in JSON.
 
-A server's configuration is made of them in JSON, which its own format takes.
-
-Beside the fleet's account, accounts are the tenants'. One of each has one user, who sees the fleet's subjects of that
-tenant by their short names. In the other one are the hosts of the tenant's agents: what an account doesn't import
-cannot be reached from it, neither by a subject nor by the reply that a request names, which permissions of users know
-nothing of.
+Beside the fleet's account, each tenant has two. One has a single user, who sees the fleet's subjects of that tenant by
+their short names. The other one is for the tenant's agent hosts: an account cannot reach what it does not import,
+neither by a subject nor by the reply subject of a request, which users' permissions do not check.
 """
 
 from __future__ import annotations
@@ -37,9 +34,9 @@ from swe_ai_fleet.runtime.jobs import JOBS_BUCKET, tenant_token
 
 ACCOUNT, SYSTEM, HOSTS = "FLEET", "SYS", "HOSTS"
 OPERATOR = "operator"
-NEVER_BY_HOSTS = (f"agent.events.*.*.{EXECUTION_SUBJECT}", f"agent.events.*.*.{CONTROL_SUBJECT}")
+DENIED_TO_HOSTS = (f"agent.events.*.*.{EXECUTION_SUBJECT}", f"agent.events.*.*.{CONTROL_SUBJECT}")
 HOSTS_BUCKET = "agent-hosts"
-"""Who may log in as a host of agents, as long as it lives."""
+"""The grants of agent hosts' logins, renewed while the hosts live."""
 KV = "$KV."
 _API = "$JS.API"
 _GET = f"{_API}.DIRECT.GET"
@@ -53,24 +50,24 @@ _READ = (
 _MAKE = ("STREAM.CREATE.{}", "STREAM.UPDATE.{}")
 _NOTE = "# Written by `fleet init` from the keys beside it; the next one writes it anew.\n"
 _LOGIN_SECONDS = 3
-"""How long the server waits for an orchestrator to say who logs in."""
+"""How long the server waits for an orchestrator's answer to a login."""
 _NOTHING = {"publish": {"deny": ">"}, "subscribe": {"deny": ">"}}
 _SERVER_NOTE = "# Written by `fleet init` once; it is yours to change.\n"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NatsUser:
-    """A user of the fleet's account: subjects that it may send to and hear beside its own inbox; whether it answers."""
+    """A user of the fleet's account: the subjects it may publish and, beside its inbox, subscribe to."""
 
     name: str
-    sends: tuple[str, ...]
-    hears: tuple[str, ...] = ()
+    publishes: tuple[str, ...]
+    subscribes: tuple[str, ...] = ()
     answers: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TenantSubject:
-    """A subject of the fleet that a tenant's account sees under a shorter name."""
+    """A subject of the fleet that a tenant's account imports under a shorter name."""
 
     fleet: str
     short: str
@@ -78,7 +75,7 @@ class TenantSubject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OneRun:
-    """The one assignment of a container: its agent, and the job and the run on the board."""
+    """The only assignment of a container: its agent, and its job and run on the board."""
 
     execution_id: str
     agent_id: str
@@ -101,7 +98,7 @@ def fleet_users() -> tuple[NatsUser, ...]:
     return (
         NatsUser(
             name="orchestrator",
-            sends=(
+            publishes=(
                 *(subject for subjects in STREAM_SUBJECTS.values() for subject in subjects),
                 "agent.live.>",
                 "$KV.>",
@@ -114,12 +111,12 @@ def fleet_users() -> tuple[NatsUser, ...]:
                 f"{_API}.CONSUMER.NAMES.*",
                 f"{_API}.CONSUMER.INFO.*.*",
             ),
-            hears=("agent.live.>", ASKED, "$SYS.REQ.USER.AUTH"),
+            subscribes=("agent.live.>", ASKED, "$SYS.REQ.USER.AUTH"),
             answers=True,
         ),
         NatsUser(
             name="context",
-            sends=(
+            publishes=(
                 *STREAM_SUBJECTS[CONTEXT_CHANGES],
                 "agent.dlq.*",
                 "$KV.agent-memories.>",
@@ -139,7 +136,7 @@ def fleet_users() -> tuple[NatsUser, ...]:
         ),
         NatsUser(
             name="gateway",
-            sends=(
+            publishes=(
                 "$KV.HTTP_KEYS.>",
                 f"{_API}.INFO",
                 f"{_API}.STREAM.INFO.*",
@@ -148,7 +145,7 @@ def fleet_users() -> tuple[NatsUser, ...]:
         ),
         NatsUser(
             name="worker",
-            sends=(
+            publishes=(
                 "agent.results.>",
                 "agent.dlq.*",
                 f"$KV.{JOBS_BUCKET}.>",
@@ -164,16 +161,15 @@ def fleet_users() -> tuple[NatsUser, ...]:
                 f"{_API}.STREAM.MSG.GET.{RESULTS}",
             ),
         ),
-        # For backups and a look with the `nats` tool: all of the account. Its seed belongs on no node.
-        NatsUser(name=OPERATOR, sends=(">",), hears=(">",)),
+        # For backups and the `nats` tool: everything in the account. Its seed belongs on no node.
+        NatsUser(name=OPERATOR, publishes=(">",), subscribes=(">",)),
     )
 
 
-def heard_by_tenant(tenant: str) -> tuple[TenantSubject, ...]:
-    """What a tenant hears.
+def subscribed_by_tenant(tenant: str) -> tuple[TenantSubject, ...]:
+    """The subjects that a tenant may subscribe to.
 
-    Of the default tenant only the results of executions: those of its agents have names such as other tenants' results
-    have.
+    Of results, the default tenant sees only those of executions: its agents' subjects look like other tenants' results.
     """
     events = TenantSubject(fleet=f"agent.events.{token(tenant)}.>", short="agent.events.>")
     if tenant == DEFAULT_TENANT:
@@ -181,15 +177,15 @@ def heard_by_tenant(tenant: str) -> tuple[TenantSubject, ...]:
     return events, TenantSubject(fleet=f"{results_of(tenant)}.>", short="agent.results.>")
 
 
-def sent_by_tenant(tenant: str) -> tuple[TenantSubject, ...]:
-    """What a tenant sends: tasks, whose subject names the tenant whatever is in them."""
+def published_by_tenant(tenant: str) -> tuple[TenantSubject, ...]:
+    """The subjects that a tenant may publish to: tasks, on a subject that names the tenant."""
     return (TenantSubject(fleet=f"agent.cmd.execute.{token(tenant)}", short="agent.cmd.execute"),)
 
 
-def sent_by_hosts(tenant: str, only: OneRun | None = None) -> tuple[str, ...]:
-    """What hosts of a tenant's agents send, and ask for; with `only`, one that carries one assignment out.
+def published_by_hosts(tenant: str, only: OneRun | None = None) -> tuple[str, ...]:
+    """The subjects that a tenant's agent hosts may publish to; with `only`, one host of one assignment.
 
-    What executions say (`_`) and what people say to them (`~`) match it, too: the users of hosts have `NEVER_BY_HOSTS`.
+    They include executions' own subjects (`_`) and controls (`~`), which `DENIED_TO_HOSTS` takes from hosts' users.
     """
     name, jobs, shared = token(tenant), tenant_token(tenant), tenant_key(tenant)
     execution = token(only.execution_id) if only else "*"
@@ -215,8 +211,8 @@ def sent_by_hosts(tenant: str, only: OneRun | None = None) -> tuple[str, ...]:
     )
 
 
-def heard_by_hosts(tenant: str) -> str:
-    """What hosts of a tenant's agents hear beside answers: that somebody listens."""
+def subscribed_by_hosts(tenant: str) -> str:
+    """The subject that a tenant's agent hosts may subscribe to beside their inbox: announcements of live watchers."""
     return f"agent.live.want.{token(tenant)}.*"
 
 
@@ -231,21 +227,21 @@ def accounts_file(
     others: Sequence[str] = (),
     former: Mapping[str, str] | None = None,
 ) -> str:
-    """The accounts: the fleet's with its users, that of NATS itself, two for each tenant; and who lets hosts in.
+    """The accounts: the fleet's with its users, NATS' own, two for each tenant; and the auth callout for hosts.
 
     Args:
         public_keys: The public nkey of each user by name: those of `fleet_users`, `sys`, `tenant-<name>`, `issuer`
             and `callout`.
-        former: Public nkeys of users from before a rotation, which are let in as well.
+        former: Public nkeys of users from before a rotation, which are still valid.
     """
     hosted = sorted({*tenants, *others})
-    sets = (public_keys, former or {})
+    key_sets = (public_keys, former or {})
     accounts: dict[str, object] = {
-        SYSTEM: {"users": [{"nkey": keys["sys"]} for keys in sets if "sys" in keys]},
+        SYSTEM: {"users": [{"nkey": keys["sys"]} for keys in key_sets if "sys" in keys]},
         ACCOUNT: {
             "jetstream": "enabled",
             "users": [
-                *(_user(user, keys[user.name]) for keys in sets for user in fleet_users() if user.name in keys),
+                *(_user(user, keys[user.name]) for keys in key_sets for user in fleet_users() if user.name in keys),
                 {"nkey": public_keys["callout"], "permissions": _NOTHING},
             ],
             "exports": [*(export for tenant in tenants for export in _exports(tenant)), *_for_hosts(hosted)],
@@ -262,10 +258,10 @@ def accounts_file(
 
 
 def own_accounts(login: tuple[str, str], issuer: str, tenants: Sequence[str], *, max_file_bytes: int = 0) -> str:
-    """The accounts of a server of our own: one user who may do everything, and the hosts of tenants' agents.
+    """The accounts of a server of our own: one user with all permissions, and the hosts of tenants' agents.
 
     Args:
-        max_file_bytes: What the fleet may store in all, which clients are told; 0: as much as the server has room for.
+        max_file_bytes: The fleet's storage limit, which clients can read; 0: as much as the server has room for.
     """
     name, password = login
     accounts: dict[str, object] = {
@@ -292,10 +288,10 @@ def server_file(*, listen: str, store: Path, certificate: Path, key: Path, accou
 
 
 def _callout(issuer: str, user: str) -> dict[str, object]:
-    """Whoever is no user is asked about.
+    """The auth callout: NATS asks the orchestrators about every login that is not one of its own users.
 
-    A server that runs cannot change this, so no tenant stands in it, and of users one whose key is as old as the
-    issuer's: it must name one. Who answers is told by the signature.
+    A running server cannot change this configuration, so it names no tenants, and as the required user one whose key is
+    as old as the issuer's. The answers are authenticated by their signature.
     """
     callout = {"issuer": issuer, "account": ACCOUNT, "auth_users": [user], "allowed_accounts": [HOSTS]}
     return {"timeout": _LOGIN_SECONDS, "auth_callout": callout}
@@ -305,28 +301,28 @@ def _for_hosts(tenants: Sequence[str]) -> list[Mapping[str, object]]:
     exports: list[Mapping[str, object]] = []
     for tenant in tenants:
         accounts = [hosts_account(tenant)]
-        exports += [{"service": subject, "accounts": accounts} for subject in sent_by_hosts(tenant)]
-        exports.append({"stream": heard_by_hosts(tenant), "accounts": accounts})
+        exports += [{"service": subject, "accounts": accounts} for subject in published_by_hosts(tenant)]
+        exports.append({"stream": subscribed_by_hosts(tenant), "accounts": accounts})
     return exports
 
 
 def _accounts_of_hosts(tenants: Sequence[str]) -> dict[str, object]:
-    # An account that nobody is in: users of the others are never asked about.
+    # An empty account for the callout: logins to other accounts are never asked about.
     fields: dict[str, object] = {HOSTS: {}}
     for tenant in tenants:
         imports: list[Mapping[str, object]] = [
-            {"service": {"account": ACCOUNT, "subject": subject}} for subject in sent_by_hosts(tenant)
+            {"service": {"account": ACCOUNT, "subject": subject}} for subject in published_by_hosts(tenant)
         ]
-        imports.append({"stream": {"account": ACCOUNT, "subject": heard_by_hosts(tenant)}})
+        imports.append({"stream": {"account": ACCOUNT, "subject": subscribed_by_hosts(tenant)}})
         fields[hosts_account(tenant)] = {"imports": imports}
     return fields
 
 
 def _user(user: NatsUser, public_key: str) -> dict[str, object]:
-    publish: dict[str, object] = {"allow": list(user.sends)}
-    # Answers go to a place of the user's own: who hears everybody's inbox, hears what others read.
-    hears = [*user.hears, f"_INBOX.{public_key}.>"]
-    permissions: dict[str, object] = {"publish": publish, "subscribe": {"allow": hears}}
+    publish: dict[str, object] = {"allow": list(user.publishes)}
+    # Answers go to the user's own inbox: a user with everybody's inbox could read others' answers.
+    inboxes_and_subjects = [*user.subscribes, f"_INBOX.{public_key}.>"]
+    permissions: dict[str, object] = {"publish": publish, "subscribe": {"allow": inboxes_and_subjects}}
     if user.answers:
         permissions["allow_responses"] = {"max": 1, "expires": "1m"}
     return {"nkey": public_key, "permissions": permissions}
@@ -334,27 +330,27 @@ def _user(user: NatsUser, public_key: str) -> dict[str, object]:
 
 def _exports(tenant: str) -> list[Mapping[str, object]]:
     accounts = [account_name(tenant)]
-    heard = [{"stream": subject.fleet, "accounts": accounts} for subject in heard_by_tenant(tenant)]
-    return [*heard, *({"service": subject.fleet, "accounts": accounts} for subject in sent_by_tenant(tenant))]
+    streams = [{"stream": subject.fleet, "accounts": accounts} for subject in subscribed_by_tenant(tenant)]
+    return [*streams, *({"service": subject.fleet, "accounts": accounts} for subject in published_by_tenant(tenant))]
 
 
 def _imports(tenant: str) -> list[Mapping[str, object]]:
-    heard = [
+    streams = [
         {"stream": {"account": ACCOUNT, "subject": subject.fleet}, "to": subject.short}
-        for subject in heard_by_tenant(tenant)
+        for subject in subscribed_by_tenant(tenant)
     ]
-    sent = [
+    services = [
         {"service": {"account": ACCOUNT, "subject": subject.fleet}, "to": subject.short}
-        for subject in sent_by_tenant(tenant)
+        for subject in published_by_tenant(tenant)
     ]
-    return [*heard, *sent]
+    return [*streams, *services]
 
 
 def _of_tenant(tenant: str) -> dict[str, object]:
-    hears = [subject.short for subject in heard_by_tenant(tenant)]
+    subjects = [subject.short for subject in subscribed_by_tenant(tenant)]
     return {
-        "publish": {"allow": [subject.short for subject in sent_by_tenant(tenant)]},
-        "subscribe": {"allow": [*hears, "_INBOX.>"]},
+        "publish": {"allow": [subject.short for subject in published_by_tenant(tenant)]},
+        "subscribe": {"allow": [*subjects, "_INBOX.>"]},
     }
 
 

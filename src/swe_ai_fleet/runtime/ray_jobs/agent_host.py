@@ -31,7 +31,7 @@ class AgentHost:
 
     def __init__(self, settings: str, name: str) -> None:
         prepare_for_processes()
-        # What is imported stays: no collection need look at it, now or later.
+        # Imported modules are permanent, so the garbage collector need not scan them, now or later.
         gc.disable()
         from swe_ai_fleet.runtime.agent_worker import open_worker
 
@@ -49,30 +49,30 @@ class AgentHost:
         self._probe: NodeProbe | None = None
 
     async def ready(self, login: str = "") -> int:
-        """Open what runs need, once, with a login to NATS (empty: that of the settings); the host's process id."""
+        """Open the worker once, with a login to NATS (empty: that of the settings); returns the process id."""
         await self._open(login)
         return os.getpid()
 
     async def run_assignment(self, kind: str, assignment: bytes, login: str = "") -> bytes:
-        """Carry out an assignment; what it gives. Cancelling the call ends what works on it, and its processes."""
+        """Run an assignment; returns its result. Cancelling the call ends the run and its processes."""
         worker, parsed = await self._open(login), from_json(ASSIGNMENT_TYPES[AssignmentKind(kind)], assignment)
         with self._telemetry.continuing(parsed.task.traceparent):
             return to_json(await worker.run(parsed))
 
     async def measure(self) -> bytes:
-        """A `HostReport`: this process, the machine it is on, and its calls under way at model servers."""
+        """A `HostReport`: the load of this process and its machine, and its running calls at model servers."""
         if self._probe is None:
             self._probe = NodeProbe(ray_node())
         models: Mapping[str, ChatModel] = self._worker.models if self._worker is not None else {}
         return to_json(await host_report(self._probe, models))
 
     async def settle(self) -> None:
-        """Wait until the clones of the runs that ended are gone."""
+        """Wait until the clones of ended runs are removed."""
         if self._worker is not None:
             await self._worker.settled()
 
     async def close(self) -> None:
-        """Close connections and whatever still runs."""
+        """End running assignments and close connections."""
         await self._stack.aclose()
 
     async def _open(self, login: str) -> AgentWorker:

@@ -23,20 +23,20 @@ from swe_ai_fleet.runtime.tool_enabled_agent import ToolEnabledAgent
 from swe_ai_fleet.settings import Settings
 
 _END_SECONDS = 10.0
-"""How long a run that ended with a fault tries to say so."""
+"""How long a failed run tries to publish its fault."""
 
 
 class VLLMAgentJobActor(AgentHost):
     """One agent in one workspace, for callers who schedule agents themselves; `VLLMAgentJob.remote(...)` starts it.
 
-    The fleet uses the same actor, by its `run_assignment`, when it runs one agent an actor.
+    The fleet uses the same actor, by its `run_assignment`, when each agent has its own actor.
 
     Args:
-        agent_id: Names the agent in events and results.
+        agent_id: The agent's id in events and results.
         role: DEV, QA, ARCHITECT, DEVOPS or DATA.
         vllm_url: Base URL of the model server.
-        workspace_path: The clone to work in; it is used as it is and not removed.
-        nats_url: Where the result goes; a token may stand in it (`nats://token@host:port`).
+        workspace_path: The clone to work in, used as it is and not removed.
+        nats_url: The server for the result; the URL may contain a token (`nats://token@host:port`).
         model: Model name; empty = the first that the server lists.
         settings: The fleet's settings as JSON; empty = those of the actor's environment.
     """
@@ -66,7 +66,7 @@ class VLLMAgentJobActor(AgentHost):
     ) -> dict[str, object]:
         """Solve one task; the result is returned and, with a NATS server, published on `agent.results.<task_id>`.
 
-        The same task again is a further attempt. What raises is published too, as a result with the status `error`, or
+        The same task again is a further attempt. A fault is published too, as a result with the status `error`, or
         `cancelled`.
 
         Returns:
@@ -91,10 +91,10 @@ class VLLMAgentJobActor(AgentHost):
             error = self._mask(
                 str(fault) if isinstance(fault, FleetError) else f"{type(fault).__name__} {fault}".strip()
             )
-            # Of a run that never began, too.
+            # A run that never began gets an id, too.
             attempt = (agent.execution_id if agent is not None else "") or str(uuid.uuid4())
             payload = failed_result(task_id, attempt, self._agent_id, error, status=status, duration_ms=_since(began))
-            # Who waits here hears of the first fault rather than of one that followed.
+            # The caller gets the original fault rather than one of publishing it.
             with suppress(FleetError, TimeoutError):
                 async with asyncio.timeout(_END_SECONDS):
                     await self._publish(payload)

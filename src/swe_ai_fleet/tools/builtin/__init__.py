@@ -1,4 +1,4 @@
-"""The tools that are always there: arithmetic, code, files, the web, questions to the user."""
+"""The built-in tools: arithmetic, code, files, the web, questions to the user."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from swe_ai_fleet.tools.pipeline import Pipeline
 from swe_ai_fleet.tools.registry import RegisteredTools
 
 Answerer = Callable[[str], Awaitable[str]]
-"""Puts a question to somebody and gives back what they say."""
+"""Asks the user a question and returns the answer."""
 ANSWER_KEYS = ("result", "reason", "answer", "response", "output", "reply")
-"""The keys under which models write their final answer, in the order in which they count."""
+"""The keys under which models write their final answer, by precedence."""
 ASK, PROPOSE = "ask_user", "propose_approach"
 
 
@@ -34,7 +34,7 @@ class AskUser(LocalTool):
     """`ask_user(question) -> {question, answer}`.
 
     Args:
-        answerer: Who is asked; None: the tool says that nobody is there.
+        answerer: Asks the user; None: the tool fails with a message that nobody can be asked.
     """
 
     name = ASK
@@ -74,14 +74,14 @@ class ProposeApproach(LocalTool):
     locks = frozenset({"proposal"})
 
     async def execute(self, approach: str, reasoning: str) -> dict[str, object]:
-        """The proposal, for whoever reads the result. Raises ToolFailure for an empty one."""
+        """Return the proposal as the result. Raises ToolFailure for an empty one."""
         if not approach.strip():
             raise ToolFailure("the approach is empty; say what you would do, step by step")
         return {"approach": approach, "reasoning": reasoning, "status": "proposed"}
 
 
 class FinalAnswer(LocalTool):
-    """`final_answer(result) -> {result}`; takes the other keys models write, and dicts and lists as values."""
+    """`final_answer(result) -> {result}`; accepts the other keys that models use, and dicts and lists as values."""
 
     name = "final_answer"
     description = "Give the final answer to the task. Call it once, when the work is done or cannot be done."
@@ -114,17 +114,17 @@ _MAX_BYTES = 10 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuiltinSettings:
-    """Endpoints and limits of the built-in tools; the defaults work without any set-up, searching aside.
+    """Endpoints and limits of the built-in tools; the defaults work without set-up, except for searching.
 
     Attributes:
-        search_url: A SearXNG-compatible server, as `http://localhost:8888`; empty: `web_search` says that there is
-            none. Like `wikipedia_url` it may have a private address: exactly that server is allowed, and no redirect.
+        search_url: A SearXNG-compatible server, such as `http://localhost:8888`; empty: `web_search` fails with a
+            message. Like `wikipedia_url` it may have a private address: only that server is allowed, no redirects.
         wikipedia_url: The `api.php` of a MediaWiki.
-        pages: Which servers `read_webpage` may speak to; by default any that is public.
-        file_root: Where `file_reader` reads when there is no workspace; None: nowhere.
-        code_seconds: Time limit of one `python_executor` call.
-        code_memory_bytes: Memory of one process of such a call.
-        code_output_chars: Characters of its output, and of its result, that are kept.
+        pages: The servers that `read_webpage` may reach; by default all public ones.
+        file_root: The directory that `file_reader` reads when there is no workspace; None: none.
+        code_seconds: The time limit of one `python_executor` call.
+        code_memory_bytes: The memory of one process of such a call.
+        code_output_chars: The characters of its output, and of its result, that are kept.
     """
 
     search_url: str = ""
@@ -137,11 +137,11 @@ class BuiltinSettings:
 
 
 class FileReader(LocalTool):
-    """`file_reader(file_path, max_lines=100) -> {content, lines_read}`; `total_lines` too where the file has more.
+    """`file_reader(file_path, max_lines=100) -> {content, lines_read}`; also `total_lines` if the file has more.
 
     Args:
-        root: The only directory it reads in, `.git` aside; None: it says that there is none.
-        mount: The same directory as commands see it; absolute paths below either are taken.
+        root: The directory that it reads, without `.git`; None: it fails with a message.
+        mount: The same directory as commands see it; absolute paths below either are accepted.
     """
 
     name = "file_reader"
@@ -159,7 +159,7 @@ class FileReader(LocalTool):
         self._mount = mount
 
     async def execute(self, file_path: str, max_lines: int = 100) -> dict[str, object]:
-        """Its first lines as text. Raises ToolFailure naming the path and what is wrong with it."""
+        """Read the first lines. Raises ToolFailure naming the path and its problem."""
         if self._root is None:
             raise ToolFailure("no directory may be read here: there is no workspace, and no file_root is set")
         if not 1 <= max_lines <= MAX_LINES:
@@ -185,13 +185,13 @@ def builtin_tools(
     answerer: Answerer | None = None,
     network: Network | None = None,
 ) -> tuple[BaseTool, ...]:
-    """Every built-in tool, made anew; those that lack what they need say so when they are called.
+    """New instances of all built-in tools; a tool that is not configured fails with a message when it is called.
 
     Args:
-        settings: What the operator decided; without any, the defaults.
-        workspace: Where files are read and code is run; None: `file_root`, and a private directory for each run.
-        answerer: Who answers `ask_user`.
-        network: Where connections go; without one, the real network.
+        settings: The operator's settings; by default the defaults.
+        workspace: For reading files and running code; None: `file_root`, and a private directory for each run.
+        answerer: Asks the user, for `ask_user`.
+        network: Opens connections; by default the real network.
     """
     chosen = settings or BuiltinSettings()
     reader = FileReader(workspace.root, mount=workspace.mount) if workspace else FileReader(chosen.file_root)
@@ -214,14 +214,11 @@ def builtin_tools(
 
 
 class BuiltinTools(RegisteredTools):
-    """The built-in tools as operations of an agent, `final_answer` aside, which its loop has.
+    """The built-in tools as operations of an agent, without `final_answer`, which the agent's loop has.
 
     Args:
-        workspace: Where files are read and code is run; None: as `builtin_tools` says.
-        settings: What the operator decided.
-        answerer: Who answers `ask_user`.
-        network: Where connections go; without one, the real network.
-        names: Which of them; None: all.
+        workspace, settings, answerer, network: See `builtin_tools`.
+        names: The names of the tools; None: all.
     """
 
     name: ClassVar[str] = "builtin"

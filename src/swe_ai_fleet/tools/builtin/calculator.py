@@ -1,6 +1,6 @@
-"""The calculator: arithmetic in a text, worked out without ever running it.
+"""The calculator: evaluates arithmetic expressions without executing them as code.
 
-A table of functions and a syntax tree say what an expression can hold, and numbers are bounded.
+Only the syntax and functions listed here are allowed, and the size of numbers is bounded.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Number = int | float
 def evaluate(expression: str) -> Number:
     """The value of an arithmetic expression, an int, a float or a bool.
 
-    Every step is bounded before it is taken, so the time is. Raises ToolFailure naming what is wrong and what works.
+    The cost of each step is checked first, so the time is bounded. Raises ToolFailure with the problem and a hint.
     """
     if not expression.strip():
         raise ToolFailure("the expression is empty; write one, as '2 * (3 + 4)'")
@@ -73,7 +73,7 @@ def _value(node: ast.expr, depth: int) -> Number:
 
 
 def _chain(node: ast.BinOp, depth: int) -> Number:
-    """`a + b - c …`, which the parser nests to the left, worked out from left to right without descending."""
+    """The value of `a + b - c …`, which the parser nests to the left, from left to right without recursion."""
     steps: list[tuple[ast.operator, ast.expr]] = []
     first: ast.expr = node
     while isinstance(first, ast.BinOp):
@@ -108,7 +108,7 @@ def _constant(name: str) -> float:
 
 
 def _arguments(nodes: list[ast.expr], depth: int) -> list[Number]:
-    """The numbers given to a function; a list of them counts as so many."""
+    """The numeric arguments of a function; a list counts as its items."""
     numbers: list[Number] = []
     for node in nodes:
         parts = node.elts if isinstance(node, ast.List | ast.Tuple) else [node]
@@ -139,7 +139,7 @@ def _checked(value: Any) -> Number:
 
 
 def _power(base: Number, exponent: Number) -> Any:
-    # How long the result gets is known beforehand, and so is the time it takes.
+    # The length of the result, and so the time, is known beforehand.
     if isinstance(base, int) and isinstance(exponent, int) and abs(base) > 1:
         if exponent < 0:
             return 1 / _power(base, -exponent)
@@ -236,7 +236,7 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "atan2": math.atan2, "sinh": math.sinh, "cosh": math.cosh, "tanh": math.tanh, "degrees": math.degrees,
     "radians": math.radians,
 }  # fmt: skip
-"""What an expression may call."""
+"""The functions that an expression may call."""
 
 
 class Calculator(LocalTool):

@@ -1,6 +1,6 @@
-"""A text or a file fetched from a server by the rules of the HTTP tool, and HTML as a text to read.
+"""Fetches texts and files from servers by the rules of the HTTP tool, and converts HTML to text.
 
-The text of a page is its title, headings, paragraphs, lists and links; nothing that runs and nothing that is hidden.
+The text of a page is its title, headings, paragraphs, lists and links, without scripts and hidden elements.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from swe_ai_fleet.tools.http_transport import (
 
 MAX_LINKS = 50
 MAX_SECONDS = 2.0
-"""What the parser may take: it is slow on constructs that never end."""
+"""The time limit of the parser, which is slow on constructs that never end."""
 _CHUNK = 16 * 1024
 _LINK_CHARS = 500
 _LABEL_CHARS = 120
@@ -53,7 +53,7 @@ _INVISIBLE = dict.fromkeys([0x00AD, *range(0x200B, 0x2010), *range(0x202A, 0x202
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageText:
-    """What a page says; `links` are (label, absolute URL), each URL once; `cut` says that there was more."""
+    """The text of a page; `links` are (label, absolute URL), each URL once; `cut` says that there was more."""
 
     title: str
     text: str
@@ -62,12 +62,12 @@ class PageText:
 
 
 def page_text(html: str, *, url: str, max_chars: int) -> PageText:
-    """Read a page. Takes MAX_SECONDS at most, whatever the page."""
+    """Convert a page to text, in at most MAX_SECONDS."""
     reader = _Reader(url)
-    until = time.monotonic() + MAX_SECONDS
+    deadline = time.monotonic() + MAX_SECONDS
     position = 0
-    # Never `close()`: it goes over an unfinished construct once for every `<` in it.
-    while position < len(html) and time.monotonic() < until and reader.size <= max_chars:
+    # Never `close()`: it scans an unfinished construct once for every `<` in it.
+    while position < len(html) and time.monotonic() < deadline and reader.size <= max_chars:
         reader.feed(html[position : position + _CHUNK])
         position += _CHUNK
     reader.end_line()
@@ -98,7 +98,7 @@ class _Reader(HTMLParser):
         self._label: list[str] = []
 
     def parse_marked_section(self, i: int, report: bool = True) -> int:
-        # The base class raises AssertionError for most of them; in HTML they are comments.
+        # The base class raises AssertionError for most marked sections; in HTML they are comments.
         return self.parse_bogus_comment(i)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -166,7 +166,7 @@ class _Reader(HTMLParser):
             self._add(_BLANKS.sub(" ", data))
 
     def end_line(self) -> None:
-        """Begin a new line, unless this one is still empty."""
+        """Begin a new line, unless the current one is empty."""
         if "".join(self._line).strip():
             self._finish()
         self._line.clear()
@@ -218,7 +218,7 @@ _AGENT = "swe-ai-fleet (an agent's tool)"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Network:
-    """Where connections go: for tests and for unusual networks; None: the system's resolver, the real network."""
+    """The resolver and network for connections, for tests and unusual networks; None: the system's."""
 
     resolver: Resolver | None = None
     backend: httpcore2.AsyncNetworkBackend | None = None
@@ -226,7 +226,7 @@ class Network:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Downloaded:
-    """A body as it came: from which address in the end, and of what type (the whole of its header)."""
+    """A downloaded body: its final URL and its Content-Type header."""
 
     url: str
     kind: str
@@ -235,7 +235,7 @@ class Downloaded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fetched:
-    """A text as it came: from which address in the end, of what type, whether it went on."""
+    """A fetched text: its final URL, its media type, and whether it was cut."""
 
     url: str
     kind: str
@@ -246,9 +246,9 @@ class Fetched:
 async def fetch(
     url: httpx2.URL, policy: HttpPolicy, network: Network, *, accept: str, redirects: int = MAX_REDIRECTS
 ) -> Fetched:
-    """The text at an address, redirects followed under the same policy.
+    """Fetch the text at a URL, following redirects under the same policy.
 
-    Raises ToolRefusal for what the policy forbids; ToolFailure for what is no text, and for any answer but a good one.
+    Raises ToolRefusal for a forbidden URL; ToolFailure for a body that is not text, and for any status but 200.
     """
     answer = await download(url, policy, network, accept=accept, redirects=redirects)
     text = None if answer.body.encoding else as_text(answer.kind, answer.body.data)
@@ -266,9 +266,9 @@ async def download(
     redirects: int = MAX_REDIRECTS,
     max_bytes: int = MAX_BYTES,
 ) -> Downloaded:
-    """At most `max_bytes` of what is at an address, redirects followed under the same policy.
+    """Fetch at most `max_bytes` from a URL, following redirects under the same policy.
 
-    Raises ToolRefusal for what the policy forbids; ToolFailure for any answer but a good one.
+    Raises ToolRefusal for a forbidden URL; ToolFailure for any status but 200.
     """
     headers = {"User-Agent": _AGENT, "Accept": accept, "Accept-Encoding": "gzip"}
     async with GuardedTransport(policy, resolver=network.resolver, network=network.backend) as transport:
@@ -282,9 +282,9 @@ async def download(
 
 
 async def ask(address: str, parameters: Mapping[str, str | int], network: Network) -> Mapping[str, object]:
-    """The JSON object that a server which an operator configured answers with. Raises ToolFailure for anything else.
+    """Query a server that the operator configured; its JSON object. Raises ToolFailure for any other response.
 
-    Exactly that server may be spoken to, wherever it stands, and nothing else.
+    Only that server is allowed, even at a private address.
     """
     url = parse_url(address)
     policy = HttpPolicy(allowed_hosts=(), private_hosts=(url.host,), ports=(port_of(url),))
@@ -297,5 +297,5 @@ async def ask(address: str, parameters: Mapping[str, str | int], network: Networ
 
 
 def server(url: httpx2.URL) -> str:
-    """A server as messages name it; the rest of its address may hold secrets."""
+    """A server's name for messages: the rest of its URL may hold secrets."""
     return f"{url.host}:{port_of(url)}"

@@ -1,4 +1,4 @@
-"""Running Python that a model wrote, in the sandbox."""
+"""Runs a model's Python code in the sandbox."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from swe_ai_fleet.tools.definition import ToolFailure
 from swe_ai_fleet.tools.truncation import truncate
 
 MAX_CODE_BYTES = 100_000
-"""The code is handed over as one argument of a process, which may have 128 KiB."""
+"""The code is passed as one argument of a process, which may have 128 KiB."""
 _MAX_REPORT_BYTES = 512 * 1024
 _MAX_PROCESSES = 64
 _SPARE_MEMORY_BYTES = 256 * 1024 * 1024
@@ -38,15 +38,15 @@ class PythonExecutor(BaseTool):
     """`python_executor(code) -> {result, code, output}`: `result` is the variable that the code sets, `output` the
     lines that it printed.
 
-    A failed run has a text under `error` besides. A result that JSON can't hold is given as its repr. Each call starts
-    a Python of its own.
+    A failed run also has a text under `error`. A result that is not JSON is returned as its repr. Each call starts a
+    new Python.
 
     Args:
         workspace: An open workspace to run in, with its environment's Python; None: a private directory for each
-            call, which vanishes with it.
-        seconds: Time limit of one call.
-        memory_bytes: Memory of one process.
-        max_chars: Characters of the output and of the result that are kept.
+            call, which is removed afterwards.
+        seconds: The time limit of one call.
+        memory_bytes: The memory of one process.
+        max_chars: The characters of the output and of the result that are kept.
     """
 
     name = "python_executor"
@@ -74,7 +74,7 @@ class PythonExecutor(BaseTool):
         self.time_limit_seconds = seconds
 
     async def execute(self, code: str) -> dict[str, object]:
-        """Run the code to its end. Raises ToolFailure for what can't be run, PreconditionFailed without a sandbox."""
+        """Run the code to its end. Raises ToolFailure for invalid code, PreconditionFailed without a sandbox."""
         size = len(code.encode())
         if not code.strip():
             raise ToolFailure("the code is empty")
@@ -82,7 +82,7 @@ class PythonExecutor(BaseTool):
             raise ToolFailure("the code holds NUL, which no Python source may")
         if size > MAX_CODE_BYTES:
             raise ToolFailure(f"the code has {size} bytes, at most {MAX_CODE_BYTES} are run; read data from a file")
-        async with self._place() as workspace:
+        async with self._open() as workspace:
             result = await workspace.run(self._command(workspace, code))
         value, error = _outcome(result, self.time_limit_seconds)
         fields: dict[str, object] = {
@@ -106,7 +106,7 @@ class PythonExecutor(BaseTool):
         return replace(result, outcome=Outcome.TIMEOUT) if error.startswith(_TIME_IS_UP) else result
 
     def _command(self, workspace: Workspace, code: str) -> Command:
-        # The environment's own Python, where there is one, has the repository's packages.
+        # The environment's Python, if there is one, has the repository's packages.
         program = ("python3",) if workspace.environment.path else python(workspace.environment)
         return Command(
             argv=(
@@ -118,7 +118,7 @@ class PythonExecutor(BaseTool):
         )  # fmt: skip
 
     @asynccontextmanager
-    async def _place(self) -> AsyncGenerator[Workspace]:
+    async def _open(self) -> AsyncGenerator[Workspace]:
         if self._workspace is not None:
             yield self._workspace
             return
@@ -131,7 +131,7 @@ class PythonExecutor(BaseTool):
             await uninterrupted(asyncio.to_thread(remove_tree, parent, ignore_errors=True))
 
     async def _own_sandbox(self) -> Sandbox:
-        """One for this call: it belongs to the event loop that runs now. What the host can hold is found out once."""
+        """A sandbox for this call and the running event loop; the host's isolation level is determined once."""
         self._level = self._level or await choose_isolation_level("auto")
         policy = SandboxPolicy(
             level=self._level,
@@ -144,7 +144,7 @@ class PythonExecutor(BaseTool):
 
 
 def _outcome(result: CommandResult, seconds: float) -> tuple[object, str]:
-    """(result, error) of one run, by the runner's report, which the code may have forged or broken, else by its end."""
+    """(result, error) of one run: from the runner's report (untrusted, the code can forge it), else from its exit."""
     if result.timed_out:
         return None, f"{_TIME_IS_UP} {seconds:g} seconds, its time limit; do less at a time"
     line = (result.stderr.tail or result.stderr.head).rstrip(b"\n").rpartition(b"\n")[2]
@@ -163,7 +163,7 @@ def _outcome(result: CommandResult, seconds: float) -> tuple[object, str]:
 
 
 def _private_directory() -> tuple[Path, Path]:
-    """(parent, workspace): the parent stays closed to others, whatever mode the code gives its own directory."""
+    """(parent, workspace): other users cannot enter the parent, whatever mode the code gives the workspace."""
     parent = Path(tempfile.mkdtemp(prefix="fleet-code-"))
     directory = parent / "workspace"
     directory.mkdir()

@@ -1,8 +1,8 @@
-"""Runs code in the sandbox and reports what became of it; never imported by the fleet, only handed to a Python there.
+"""Runs code in the sandbox and reports its outcome; the fleet passes this file's text to a Python there.
 
-Its arguments: bytes of memory, characters of the result, the code. What the code prints to either stream goes to
-standard output; the report, one line of JSON, to what was standard error. The code could write such a line itself: it
-says nothing there that it could not say by setting `result`.
+Its arguments: bytes of memory, characters of the result, the code. The code's output to either stream goes to standard
+output; the report, one line of JSON, goes to the original standard error. The code could forge that line, but gains
+nothing that it could not do by setting `result`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ERROR_CHARS = 4000
 
 
 def run(memory: int, limit: int, code: str) -> dict[str, object]:
-    """Execute the code in a module of its own; {kind, result, error}."""
+    """Execute the code in a new module; {kind, result, error}."""
     module = types.ModuleType("__main__")
     module.__dict__["__builtins__"] = builtins
     sys.modules["__main__"] = module
@@ -42,7 +42,7 @@ def run(memory: int, limit: int, code: str) -> dict[str, object]:
 
 
 def traceback_of(fault: BaseException) -> str:
-    """The traceback from the code on, without our own frames."""
+    """The traceback without the runner's own frames."""
     trace = fault.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename != NAME:
         trace = trace.tb_next
@@ -54,7 +54,7 @@ def traceback_of(fault: BaseException) -> str:
 
 
 def presented(value: object, limit: int) -> dict[str, object]:
-    """The value as JSON where JSON can hold it, else as its repr."""
+    """The value as JSON if possible, else as its repr."""
     try:
         plain = json.loads(json.dumps(value, allow_nan=False))
         if plain == value and len(json.dumps(value)) <= limit:
@@ -71,7 +71,7 @@ def presented(value: object, limit: int) -> dict[str, object]:
 
 
 def main() -> None:
-    """Keep the report's way to ourselves, run, report."""
+    """Run the code with the report's descriptor hidden from its streams, then write the report."""
     report = os.dup(2)
     os.dup2(1, 2)
     outcome = run(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])

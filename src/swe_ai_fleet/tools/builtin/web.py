@@ -1,4 +1,4 @@
-"""Searching the web, reading a page of it, searching Wikipedia."""
+"""Searches the web and Wikipedia, and reads web pages."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class WebSearch(_WebTool):
     """`web_search(query, num_results=5) -> {query, results: [{title, url, content}]}`.
 
     Args:
-        url: A SearXNG-compatible server that answers in JSON; empty: the tool says that there is none.
-        network: Where connections go.
+        url: A SearXNG-compatible server that answers in JSON; empty: the tool fails with a message.
+        network: Opens connections.
     """
 
     name = "web_search"
@@ -52,7 +52,7 @@ class WebSearch(_WebTool):
         self._network = network or Network()
 
     async def execute(self, query: str, num_results: int = 5) -> dict[str, object]:
-        """What the search server finds. Raises ToolFailure where it does not answer as one does."""
+        """The search server's results. Raises ToolFailure for an unexpected response."""
         if not self.cache_scope:
             raise ToolFailure(
                 "no search server is configured; set search_url to a SearXNG-compatible one. Until then read_webpage "
@@ -78,11 +78,11 @@ class WebSearch(_WebTool):
 
 
 class SearchWikipedia(_WebTool):
-    """`search_wikipedia(query) -> {query, results: [{title, url, content}]}`, `content` being an article's beginning.
+    """`search_wikipedia(query) -> {query, results: [{title, url, content}]}`; `content` is an article's beginning.
 
     Args:
-        url: The `api.php` of a MediaWiki; empty: the tool says that there is none.
-        network: Where connections go.
+        url: The `api.php` of a MediaWiki; empty: the tool fails with a message.
+        network: Opens connections.
     """
 
     name = "search_wikipedia"
@@ -95,7 +95,7 @@ class SearchWikipedia(_WebTool):
         self._network = network or Network()
 
     async def execute(self, query: str) -> dict[str, object]:
-        """The articles found. Raises ToolFailure where the server does not answer as a MediaWiki does."""
+        """The matching articles. Raises ToolFailure for an unexpected response."""
         if not self.cache_scope:
             raise ToolFailure("no encyclopedia is configured; set wikipedia_url to the api.php of a MediaWiki")
         answer = await ask(
@@ -121,11 +121,11 @@ class SearchWikipedia(_WebTool):
 
 
 class ReadWebpage(_WebTool):
-    """`read_webpage(url) -> {url, title, content, links: [{text, url}]}`; `truncated` too where the page goes on.
+    """`read_webpage(url) -> {url, title, content, links: [{text, url}]}`; also `truncated` if the page was cut.
 
     Args:
-        policy: Which servers it may speak to; without one, any that is public.
-        network: Where connections go.
+        policy: The servers that it may reach; by default all public ones.
+        network: Opens connections.
     """
 
     name = "read_webpage"
@@ -139,7 +139,7 @@ class ReadWebpage(_WebTool):
         self._network = network or Network()
 
     async def execute(self, url: str) -> dict[str, object]:
-        """What the page says. Raises ToolRefusal for a forbidden address, ToolFailure for what is no text."""
+        """The page's text. Raises ToolRefusal for a forbidden URL, ToolFailure for a body that is not text."""
         fetched = await fetch(
             parse_url(url), self._policy, self._network, accept="text/html,application/xhtml+xml,text/*;q=0.9,*/*;q=0.5"
         )

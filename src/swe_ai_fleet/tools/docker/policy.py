@@ -14,8 +14,7 @@ from fnmatch import fnmatchcase
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.json_values import mapping
 from swe_ai_fleet.domain.tool import OperationSpec, ToolResult
-from swe_ai_fleet.tools.definition import Definition, ToolRefusal
-from swe_ai_fleet.tools.operation import Toolkit
+from swe_ai_fleet.tools.definition import CalledToolkit, Definition, ToolRefusal
 
 NO_NETWORK = "none"
 DEFAULT_HOST = "unix:///var/run/docker.sock"
@@ -173,5 +172,5 @@ class GuardedOperation:
                 raise ToolRefusal(f"{name[:40]!r} is never granted: {_REASON}")
         return self.inner.validate(arguments)
 
-    async def run(self, toolkit: Toolkit, arguments: Mapping[str, object]) -> ToolResult:
+    async def run(self, toolkit: CalledToolkit, arguments: Mapping[str, object]) -> ToolResult:
         return await self.inner.run(toolkit, arguments)

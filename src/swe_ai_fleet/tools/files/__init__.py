@@ -1,4 +1,4 @@
-"""Files of the workspace: reading, editing, searching, and never a way out of it."""
+"""Files of the workspace: reading, editing and searching them; nothing outside can be reached."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ Glob = Annotated[str | None, Field(description="Only these: '*.py', 'tests/**'; 
 
 
 class FileTool(Toolkit):
-    """The files of one workspace. Nothing outside of it and nothing in `.git` can be reached.
+    """The files of one workspace. Files outside it or in `.git` cannot be reached.
 
     Args:
         workspace: An open workspace, or the path of a directory. Searching and listing run programs in its sandbox.
@@ -121,7 +121,7 @@ class FileTool(Toolkit):
         ] = None,
     ) -> ToolResult:
         """Change, create, delete and rename files by a unified diff: all of it or, if a part does not fit, nothing."""
-        # How large the files are that it names is not known yet.
+        # In a thread: the sizes of the files in the patch are not known yet.
         return await asyncio.to_thread(
             self._editor.patch, patch, expected_sha256 or {}, self.pipeline.policy.allowed_paths
         )
@@ -171,7 +171,8 @@ class FileTool(Toolkit):
         files = {match.path for match in matches}
         lines = excerpts(lines_found)
         if sum(map(len, lines)) + len(lines) > self.pipeline.limits.observation_chars - _NOTE_CHARS:
-            lines = [f"{line.path}:{line.line}:{line.text}" for line in lines_found]  # where it is cut, paths stay
+            # The output will be cut: each line keeps its path.
+            lines = [f"{line.path}:{line.line}:{line.text}" for line in lines_found]
         if not lines:
             lines.append(f"No line matches {pattern!r} in {_words(path, glob)}.")
         elif complete:
@@ -241,7 +242,7 @@ class FileTool(Toolkit):
         return await self._work(self._file_info, path)
 
     async def _work(self, work: Callable[Concatenate[str, P], T], path: str, *args: P.args, **kwargs: P.kwargs) -> T:
-        # A hop to a thread costs more than reading a small file; a large one would hold up every other agent here.
+        # A switch to a thread costs more than reading a small file; a large one would block the other agents here.
         if self._tree.size(path) + sum(len(text) for text in args if isinstance(text, str)) > _HEAVY_BYTES:
             return await asyncio.to_thread(work, path, *args, **kwargs)
         return work(path, *args, **kwargs)
@@ -320,7 +321,7 @@ class FileTool(Toolkit):
 
 
 def _ranges(text: str) -> list[tuple[int, int | None]]:
-    """Ranges of lines as in '1-40, 200-': (first, last) from 1, None for the file's last. Raises ToolFailure."""
+    """Parse ranges of lines such as '1-40, 200-': (first, last) from 1, None for the file's end. Raises ToolFailure."""
     ranges: list[tuple[int, int | None]] = []
     for part in re.split(r"[,;\s]+(?!-)", text.strip(" ,;[]")):
         match = _RANGE.fullmatch(part)

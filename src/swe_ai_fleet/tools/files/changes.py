@@ -1,6 +1,6 @@
-"""Changes of files that are made together or not at all, and their undo as far as memory allows.
+"""Changes of files that are made together or not at all, and a bounded history for undoing them.
 
-The files that a patch changes are held against the workspace before any of them is written.
+A patch is checked against all files of the workspace that it changes before any of them is written.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _BOM = "\ufeff"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileState:
-    """What a file holds. A `mode` of None stands for the permission bits it has, or those a new file gets."""
+    """A file's content. A `mode` of None keeps its permission bits, or gives a new file the default ones."""
 
     data: bytes
     mode: int | None = None
@@ -32,7 +32,7 @@ class FileState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileChange:
-    """A file before and after, by its real path; None where there is no file."""
+    """A file before and after, by its real path; None if there is no file."""
 
     path: str
     before: FileState | None
@@ -40,7 +40,7 @@ class FileChange:
 
 
 def file_state(tree: Tree, path: str, *, limit: int) -> FileState | None:
-    """What lies at the path, None where nothing does. Raises ToolFailure for what is no file of `limit` bytes."""
+    """The file at a path; None if there is none. Raises ToolFailure if it is not a file or exceeds `limit` bytes."""
     try:
         content = tree.read(path, limit=limit)
     except MissingPath:
@@ -52,8 +52,8 @@ def make_changes(tree: Tree, changes: Sequence[FileChange], *, limit: int) -> No
     """Make all changes, in order.
 
     Raises:
-        ToolFailure: One failed; those before it are put back, and directories made for them are removed. The message
-            names what could not be put back.
+        ToolFailure: A change failed. The changes before it are undone, and directories made for them are removed; the
+            message names files that could not be restored.
     """
     for change in changes:
         if change.after is not None and len(change.after.data) > limit:
@@ -76,7 +76,7 @@ def make_changes(tree: Tree, changes: Sequence[FileChange], *, limit: int) -> No
             except ToolFailure:
                 stuck.append(change.path)
         for directory in sorted(absent, key=len, reverse=True):
-            with suppress(ToolFailure):  # it was not made yet, or a command has put something into it
+            with suppress(ToolFailure):  # the directory was not made yet, or a command has written into it
                 tree.remove(directory)
         if stuck:
             raise ToolFailure(f"{error}; what had been written could not be put back: {', '.join(stuck)}") from error
@@ -92,9 +92,9 @@ def _write_state(tree: Tree, path: str, state: FileState | None, limit: int) -> 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Undoable:
-    """One change that is undone as a whole: a moved file has two versions, any other one.
+    """One change that is undone as a whole; it has one version per path (a moved file has two paths).
 
-    A version is a path, the file as it was before, and the digest of what the change made of it (None: no file).
+    A version is a path, the file before the change, and the digest of the file after it (None: no file).
     """
 
     operation: str
@@ -106,7 +106,7 @@ class Undoable:
 
 
 class ChangeHistory:
-    """The last changes, newest last; the oldest are forgotten once there are too many or they hold too much."""
+    """The last changes, newest last; drops the oldest beyond MAX_VERSIONS or MAX_BYTES."""
 
     def __init__(self) -> None:
         self._entries: list[Undoable] = []
@@ -114,7 +114,7 @@ class ChangeHistory:
     def record(self, operation: str, changes: Sequence[FileChange]) -> None:
         versions = tuple((change.path, change.before, digest(change.after)) for change in changes)
         self._entries.append(Undoable(operation=operation, versions=versions))
-        while self._entries and self._too_much():
+        while self._entries and self._is_full():
             self._entries.pop(0)
 
     def last(self, path: str) -> Undoable | None:
@@ -124,29 +124,29 @@ class ChangeHistory:
     def forget(self, entry: Undoable) -> None:
         self._entries.remove(entry)
 
-    def _too_much(self) -> bool:
+    def _is_full(self) -> bool:
         versions = sum(len(entry.versions) for entry in self._entries)
         return versions > MAX_VERSIONS or sum(entry.size for entry in self._entries) > MAX_BYTES
 
 
 def digest(state: FileState | None) -> str | None:
-    """The SHA-256 of a file's content, None where there is no file."""
+    """The SHA-256 of a file's content, None if there is no file."""
     return hashlib.sha256(state.data).hexdigest() if state is not None else None
 
 
 def check_expected(path: str, state: FileState, expected_sha256: str | None) -> None:
-    """Raises ToolFailure where a file no longer has the SHA-256 that the model believes it has."""
+    """Raise ToolFailure if a file no longer has the SHA-256 that the caller expects."""
     actual = digest(state)
     if expected_sha256 is not None and expected_sha256.lower() != actual:
         raise ToolFailure(f"{quoted(path)} has changed: its SHA-256 is {actual}; read it again before editing")
 
 
 class PatchedFiles:
-    """Gathers the changes of a patch; each file patch is applied to what lies in the workspace now.
+    """Collects the changes of a patch, applying each of its parts to the file in the workspace.
 
     Args:
-        tree: The only way to the files.
-        limit: The bytes of the largest file.
+        tree: The files of the workspace.
+        limit: The maximum size of a file in bytes.
         expected: SHA-256 by path of files that must not have changed.
         allowed_paths: Globs that every changed path must match; empty allows all.
     """
@@ -158,13 +158,13 @@ class PatchedFiles:
         self._allowed_paths = allowed_paths
         self._touched: set[str] = set()
         self.groups: list[tuple[FileChange, ...]] = []
-        self.said: list[str] = []
+        self.sentences: list[str] = []
         self.warnings: list[str] = []
         self._added = self._removed = 0
 
     @property
     def changes(self) -> tuple[FileChange, ...]:
-        """What is to be written, in order."""
+        """The changes to make, in order."""
         return tuple(change for group in self.groups for change in group)
 
     @property
@@ -173,7 +173,7 @@ class PatchedFiles:
         return {"paths": paths, "added": self._added, "removed": self._removed, "syntax_errors": len(self.warnings)}
 
     def add(self, file: FileEdit) -> None:
-        """Take in one file of the patch. Raises ToolFailure where it does not fit the workspace or may not touch it."""
+        """Add one file of the patch. Raises ToolFailure if its hunks do not fit or the file may not be changed."""
         name = file.target or file.source or ""
         try:
             self._add(file)
@@ -184,8 +184,8 @@ class PatchedFiles:
         self._added += file.added
         self._removed += file.removed
 
-    def complete(self) -> None:
-        """Raises ToolFailure for an expected file that the patch does not change."""
+    def check_expected_files(self) -> None:
+        """Raise ToolFailure for an expected file that the patch does not read. Call it after all files are added."""
         for path in self._expected:
             raise ToolFailure(f"expected_sha256 names {quoted(path)}, which the patch does not read")
 
@@ -202,7 +202,7 @@ class PatchedFiles:
         for change in changes:
             self._touch(change.path)
         self.groups.append(tuple(changes))
-        self.said.append(_change_text(file, created=before is None, offsets=offsets))
+        self.sentences.append(_change_text(file, created=before is None, offsets=offsets))
         if file.target is not None and after is not None:
             self._parse(file.target, before, after)
 
@@ -223,7 +223,7 @@ class PatchedFiles:
         state = file_state(self._tree, file.source, limit=self._limit)
         if state is None:
             if file.source == file.target and file.hunks and not any(hunk.old for hunk in file.hunks):
-                return None  # as a comparison with a file that is not there looks when it has no /dev/null
+                return None  # a new file in a diff that does not write /dev/null for it
             raise ToolFailure(f"there is no {quoted(file.source)}; a new file has '--- /dev/null' above its '+++' line")
         check_expected(file.source, state, self._expected.pop(file.source, None))
         return state
@@ -242,13 +242,14 @@ class PatchedFiles:
                 raise ToolFailure("the patch deletes it without its lines; files_delete_file deletes a file")
             return None, offsets
         mode = before.mode if before else None
-        if file.executable is not None:
-            mode = mode if mode is not None else 0o755 if file.executable else None
-            mode = None if mode is None else mode | 0o111 if file.executable else mode & ~0o111
+        if file.executable:
+            mode = (0o755 if mode is None else mode) | 0o111
+        elif file.executable is False and mode is not None:
+            mode &= ~0o111
         return FileState(data=data, mode=mode), offsets
 
     def _refuse_links(self, path: str) -> None:
-        """A patch names real files: what lies behind a link is not what its reader sees."""
+        """Refuse paths through links: a reader of the patch could not tell which file it changes."""
         parts = path.split("/")
         for end in range(1, len(parts) + 1):
             part = "/".join(parts[:end])
@@ -273,10 +274,10 @@ class PatchedFiles:
 
 
 def _as_patched(text: DecodedText, file: FileEdit) -> DecodedText:
-    """The text in the form that the patch has it in.
+    """The text with the line ends and byte order mark that the patch expects.
 
-    A patch made from the files themselves has their carriage returns and byte order mark; one written by a model that
-    saw neither has none, and the file keeps what it has.
+    A patch made from the files has their carriage returns and byte order mark. A patch by a model that was shown
+    neither lacks both, and the file keeps its own.
     """
     lines = [line for hunk in file.hunks for line in (*hunk.old, *hunk.new)]
     if any(line.startswith(_BOM) for hunk in file.hunks for line in hunk.old) and text.encoding == "utf-8-sig":

@@ -1,4 +1,4 @@
-"""Changing the files of a workspace: what the operations of the file tool do, and how each is undone."""
+"""Changes to the files of a workspace by the file tool's operations, and their undo."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ class Edit(BaseModel):
 
 
 class Editor:
-    """Changes files beneath one root and remembers what they were.
+    """Changes files below one root and keeps earlier versions for undo.
 
     Args:
-        tree: The only way to the files.
-        limit: The bytes of the largest file that is read or written whole.
+        tree: The files of the workspace.
+        limit: The maximum size, in bytes, of a file that is read or written whole.
     """
 
     def __init__(self, tree: Tree, *, limit: int) -> None:
@@ -60,13 +60,13 @@ class Editor:
         self._history = ChangeHistory()
 
     def write(self, path: str, content: str, *, name: str = "write_file") -> ToolResult:
-        """Create a file or replace one whole, as the operation `name`."""
+        """Create or replace a file, as the operation `name`."""
         before = self._replaceable(path)
         old = None
         if before is not None:
             try:
                 old = decode(path, before.data)
-            except ToolFailure:  # no text: nothing of it has to be kept
+            except ToolFailure:  # a binary file: there is no encoding to keep
                 old = DecodedText(content="")
         elif self._tree.size(path):
             old = DecodedText(content="")  # too large to be read
@@ -86,7 +86,7 @@ class Editor:
         return _result_of("append_file", real, sentence, data, text, before=old.content)
 
     def edit(self, path: str, edit: Edit, expected_sha256: str | None) -> ToolResult:
-        """Replace one passage; an empty one stands for a file that is not there yet."""
+        """Replace one passage; an empty passage creates a missing file."""
         if not edit.old and expected_sha256 is None and not self._tree.exists(path):
             return self.write(path, edit.new, name="edit_file")
         real, before = self._read(path, expected_sha256)
@@ -120,16 +120,16 @@ class Editor:
         patched = PatchedFiles(self._tree, limit=self._limit, expected=expected, allowed_paths=allowed_paths)
         for file in parse_patch(patch):
             patched.add(file)
-        patched.complete()
+        patched.check_expected_files()
         make_changes(self._tree, patched.changes, limit=self._limit)
         for group in patched.groups:
             self._history.record("apply_patch", group)
-        return succeeded("apply_patch", "\n".join([*patched.said, *patched.warnings]), patched.metadata)
+        return succeeded("apply_patch", "\n".join([*patched.sentences, *patched.warnings]), patched.metadata)
 
     def move(self, source: str, destination: str, overwrite: bool, expected_sha256: str | None) -> ToolResult:
         kind, _, _ = self._tree.info(source)
         if kind == "symbolic link":
-            self._tree.find(source)  # refused where it leads out
+            self._tree.find(source)  # raises ToolRefusal if the link leads outside
             raise ToolFailure(f"{quoted(source)} is a symbolic link; move the file that it leads to, or use a command")
         real, before = self._read(source, expected_sha256)
         target, replaced = self._destination(real, destination, overwrite)
@@ -137,16 +137,16 @@ class Editor:
             FileChange(path=target, before=replaced, after=before),
             FileChange(path=real, before=before, after=None),
         )
-        return self._placed("move_file", "Moved", real, changes)
+        return self._make("move_file", "Moved", real, changes)
 
     def copy(self, source: str, destination: str, overwrite: bool, expected_sha256: str | None) -> ToolResult:
         real, content = self._read(source, expected_sha256)
         target, replaced = self._destination(real, destination, overwrite)
         after = replace(content, mode=replaced.mode) if replaced else content
-        return self._placed("copy_file", "Copied", real, (FileChange(path=target, before=replaced, after=after),))
+        return self._make("copy_file", "Copied", real, (FileChange(path=target, before=replaced, after=after),))
 
     def delete(self, path: str) -> ToolResult:
-        """Delete a file, a link or an empty directory; a file can be put back."""
+        """Delete a file, a link or an empty directory; deleting a file can be undone."""
         kind, info, _ = self._tree.info(path)
         before, real = None, path
         if kind == "file" and info.st_size <= self._limit:
@@ -190,7 +190,7 @@ class Editor:
         return content.path, state
 
     def _replaceable(self, path: str) -> FileState | None:
-        """What a file holds that is about to be replaced whole; None also where that is more than can be read."""
+        """The file that is to be replaced; None if there is none or it is too large to be read."""
         if self._tree.size(path) > self._limit:
             return None
         return file_state(self._tree, path, limit=self._limit)
@@ -202,8 +202,8 @@ class Editor:
             self._history.record(operation, (FileChange(path=real, before=before, after=FileState(data=data)),))
         return real
 
-    def _placed(self, operation: str, verb: str, source: str, changes: tuple[FileChange, ...]) -> ToolResult:
-        """Make the changes of a move or a copy; the first is about the file's new place."""
+    def _make(self, operation: str, verb: str, source: str, changes: tuple[FileChange, ...]) -> ToolResult:
+        """Make the changes of a move or a copy; the first one is the change at the destination."""
         make_changes(self._tree, changes, limit=self._limit)
         self._history.record(operation, changes)
         target, replaced = changes[0].path, changes[0].before is not None
@@ -211,7 +211,7 @@ class Editor:
         return succeeded(operation, sentence, {"source": source, "path": target, "replaced": replaced})
 
     def _destination(self, source: str, path: str, overwrite: bool) -> tuple[str, FileState | None]:
-        """Where a file is to go, and what it replaces there."""
+        """The real path of a destination, and the file that is replaced there."""
         if not self._tree.exists(path):
             return self._new(path), None
         kind, _, _ = self._tree.info(path)
@@ -226,7 +226,7 @@ class Editor:
         return real, file_state(self._tree, path, limit=self._limit)
 
     def _new(self, path: str) -> str:
-        """The real path of a file that does not exist: beneath the deepest directory that does."""
+        """The real path of a file that does not exist, from the real path of its deepest existing directory."""
         normal = posixpath.normpath(path)
         above, name = posixpath.split(normal)
         if normal.startswith("../"):
@@ -246,12 +246,12 @@ class Editor:
 
 
 def succeeded(name: str, content: str, metadata: Mapping[str, object]) -> ToolResult:
-    """The result of an operation of the file tool that did what it was asked."""
+    """The result of a successful operation of the file tool."""
     return ToolResult(success=True, operation=f"files_{name}", content=content, metadata=metadata)
 
 
 def count(items: Collection[object], noun: str) -> str:
-    """How many there are, as a person says it."""
+    """The number of items with their noun: "1 match", "2 matches"."""
     ending = "" if len(items) == 1 else "es" if noun.endswith("ch") else "s"
     return f"{len(items)} {noun}{ending}"
 
@@ -268,10 +268,10 @@ def _edited(path: str, text: DecodedText, edit: Edit) -> tuple[DecodedText, Repl
 
 
 def _result_of(name: str, path: str, sentence: str, data: bytes, text: DecodedText, *, before: str) -> ToolResult:
-    """The result of a change, with the syntax error that it brought in, if it did."""
+    """The result of a change, with a warning if the change introduced a syntax error."""
     error = syntax_error(path, text.content)
     if error and before and syntax_error(path, before):
-        error = ""  # it was there before
+        error = ""  # the file had one before
     if error:
         sentence += f"\nWarning: {path} does not parse{' any more' if before else ''}: {error}"
     metadata = {

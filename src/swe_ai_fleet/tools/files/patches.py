@@ -1,4 +1,4 @@
-"""Unified diffs, plain or git's: read strictly, applied exactly, at most some lines away from where they say."""
+"""Unified diffs, plain or git's: parsed strictly, and applied exactly, at most MAX_OFFSET lines from their position."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from swe_ai_fleet.tools.files.paths import MAX_PATH_BYTES, is_git_directory, quo
 from swe_ai_fleet.tools.files.text import split_lines
 
 MAX_OFFSET = 200
-"""How many lines away from its place a hunk is looked for."""
+"""The maximum distance, in lines, at which a hunk may apply."""
 
 MAX_CHARS = 1024 * 1024
 
@@ -33,7 +33,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EditHunk:
-    """Lines with their ends that stand at `start` (from 0) before and after."""
+    """The lines (with their line ends) at `start` (from 0), before and after the patch."""
 
     start: int
     old: tuple[str, ...]
@@ -44,10 +44,10 @@ class EditHunk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileEdit:
-    """What a patch does to one file.
+    """The changes of a patch to one file.
 
-    `source` is None for a new file, `target` None for a deleted one; both differ for a renamed or (`copy`) a copied
-    one. `executable` is None where the patch says nothing of the mode.
+    `source` is None for a new file, `target` None for a deleted one; they differ for a renamed or (`copy`) copied file.
+    `executable` is None if the patch does not change the mode.
     """
 
     source: str | None
@@ -69,8 +69,8 @@ def parse_patch(text: str) -> tuple[FileEdit, ...]:
     """The files of a patch, in its order.
 
     Raises:
-        ToolFailure: It can't be read wholly or is binary.
-        ToolRefusal: It names what no patch may: a path outside or in `.git`, a link, a submodule.
+        ToolFailure: A part of it cannot be parsed, or it is binary.
+        ToolRefusal: It names a path outside or in `.git`, a link, or a submodule.
     """
     if len(text) > MAX_CHARS:
         raise ToolFailure(f"the patch has {len(text)} characters; at most {MAX_CHARS} are applied at once")
@@ -78,7 +78,7 @@ def parse_patch(text: str) -> tuple[FileEdit, ...]:
     for line in lines:
         if line.startswith(("GIT binary patch", "Binary file")):
             raise ToolFailure("binary patches are not applied; write such a file with a command")
-        # The parser's expressions for such a line take cubic time.
+        # The parser's regular expressions take cubic time on such a line.
         if line.startswith("diff --git ") and ("://" in line or len(line) > 2 * MAX_PATH_BYTES + 20):
             raise ToolFailure(f"the patch has a line that names no files: {line[:100]!r}")
     if lines and all(line.endswith("\r\n") for line in lines if line.endswith("\n")):
@@ -101,17 +101,17 @@ def parse_patch(text: str) -> tuple[FileEdit, ...]:
 
 
 def apply_hunks(content: str, hunks: Sequence[EditHunk]) -> tuple[str, tuple[int, ...]]:
-    """The content with the hunks applied, and by how many lines each stood away from its place.
+    """The content with the hunks applied, and the offset of each from its stated position, in lines.
 
     Raises:
-        ToolFailure: The lines of a hunk don't stand there, or in more than one place near it.
+        ToolFailure: The lines of a hunk are neither at its position nor at exactly one position near it.
     """
     lines = split_lines(content)
     result: list[str] = []
     done = offset = 0
     offsets: list[int] = []
     for number, hunk in enumerate(hunks, start=1):
-        at = _place(lines, hunk, hunk.start + offset, done, number)
+        at = _position(lines, hunk, hunk.start + offset, done, number)
         offset = at - hunk.start
         offsets.append(offset)
         result += lines[done:at]
@@ -124,7 +124,7 @@ def apply_hunks(content: str, hunks: Sequence[EditHunk]) -> tuple[str, tuple[int
     return "".join(result), tuple(offsets)
 
 
-def _place(lines: list[str], hunk: EditHunk, expected: int, first: int, number: int) -> int:
+def _position(lines: list[str], hunk: EditHunk, expected: int, first: int, number: int) -> int:
     old = list(hunk.old)
     last = len(lines) - len(old)
     if first <= expected <= last and lines[expected : expected + len(old)] == old:
@@ -153,7 +153,7 @@ def _misfit(lines: list[str], old: list[str], expected: int) -> str:
 
 
 def _refuse_leftovers(lines: list[str], parsed: PatchSet) -> None:
-    """Refuse what the parser passed over in silence though it looks like a part of a hunk."""
+    """Raise ToolFailure for lines that look like a part of a hunk but that the parser skipped."""
     parsed_lines = {line.diff_line_no for file in parsed for hunk in file for line in hunk if line.diff_line_no}
     first = min(parsed_lines, default=len(lines) + 1)
     for number, line in enumerate(lines, start=1):
@@ -192,7 +192,7 @@ def _file(file: PatchedFile) -> FileEdit:
         if path is not None:
             _check(path)
     if not renamed and source is not None and target is not None:
-        source = target  # `diff -u x.orig x`: the second is what is meant
+        source = target  # `diff -u x.orig x` changes x
     mode = str(file.target_mode) if file.target_mode is not None and target is not None else ""
     changed = source is None or any(line.startswith("new mode ") for line in information)
     return FileEdit(
@@ -222,17 +222,17 @@ def _hunk(hunk: ParsedHunk) -> EditHunk:
                 for side in last:
                     side[-1] = side[-1].removesuffix("\n")
                 continue
-            case _:  # an empty line between this hunk and what follows it
+            case _:  # an empty line after this hunk
                 continue
         for side in last:
             side.append(str(line.value))
-    # A hunk that takes no line names the one it stands behind, any other its own first.
+    # The header of a hunk without old lines names the line before it, any other header its own first line.
     start = hunk.source_start - 1 if hunk.source_length else hunk.source_start
     return EditHunk(start=max(start, 0), old=tuple(old), new=tuple(new), added=hunk.added, removed=hunk.removed)
 
 
 def _name(text: str | None) -> str | None:
-    """A file name as the patch means it, None for /dev/null; git quotes names with special characters as C does."""
+    """The unquoted file name, None for /dev/null; git quotes names with special characters as C does."""
     if text is None or text == _NOWHERE:
         return None
     if len(text) < 2 or not (text.startswith('"') and text.endswith('"')):
@@ -254,7 +254,7 @@ def _without_prefixes(source: str | None, target: str | None) -> tuple[str | Non
 
 
 def _check(path: str) -> None:
-    """Refuse, before anything is looked up, names that a patch has no reason to hold."""
+    """Refuse, before any access to files, names that no valid patch has."""
     parts = path.split("/")
     if path.startswith("/") or ".." in parts:
         raise ToolRefusal(f"{quoted(path)} leads outside the workspace; name files relative to its root")

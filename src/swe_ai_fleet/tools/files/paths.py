@@ -1,8 +1,8 @@
-"""The one place where a path from a model meets the file system; nothing reached here lies outside the workspace.
+"""Access to files by paths from a model, confined to the workspace; no other module opens such paths.
 
-A path is walked one component at a time from a descriptor of the root. The kernel is never let follow a symbolic link
-(O_NOFOLLOW): links are read here and walked beneath the same root, `..` goes back to the directory that was really
-passed. What was checked is what is open, so swapping a link in between gains nothing. `.git` belongs to the git tool.
+A path is walked one component at a time from a descriptor of the root. The kernel never follows a symbolic link
+(O_NOFOLLOW): links are read here and walked below the same root, and `..` returns to the directory that was really
+passed. The checked directories stay open, so swapping a link in between has no effect. `.git` belongs to the git tool.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MAX_SIBLINGS = 500
 _DIRECTORY = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _IGNORABLE = dict.fromkeys([0x00AD, *range(0x200B, 0x2010), *range(0x202A, 0x202F), *range(0x206A, 0x2070), 0xFEFF])
-"""Code points that some file systems leave out when they compare names."""
+"""Code points that some file systems ignore when they compare names."""
 
 KINDS = {
     stat.S_IFREG: "file",
@@ -39,14 +39,15 @@ KINDS = {
 
 
 class MissingPath(ToolFailure):
-    """Nothing lies at the path."""
+    """The path does not exist."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedPath:
-    """Where a path leads: a name in an open directory. `info` is None where nothing has that name yet.
+    """A resolved path: a name in an open directory. `info` is None if the name does not exist.
 
-    `path` is the real path beneath the root, without links and `..`; the root itself is `.`. Closed by its context.
+    `path` is the real path below the root, without links and `..`; the root itself is `.`. Its context closes the
+    directory.
     """
 
     directory: int
@@ -56,7 +57,7 @@ class ResolvedPath:
 
     @property
     def kind(self) -> str:
-        """`file`, `directory`, `fifo` and so on; empty where nothing is there."""
+        """`file`, `directory`, `fifo` and so on; empty if the name does not exist."""
         return KINDS.get(stat.S_IFMT(self.info.st_mode), "special file") if self.info else ""
 
     def __enter__(self) -> ResolvedPath:
@@ -68,7 +69,7 @@ class ResolvedPath:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Content:
-    """A file as it was read: its real path beneath the root, its bytes, its permission bits."""
+    """A file that was read: its real path below the root, its bytes, its permission bits."""
 
     path: str
     data: bytes
@@ -76,13 +77,14 @@ class Content:
 
 
 class Tree:
-    """The files beneath one root, by paths that nobody has checked yet.
+    """The files below one root, by unchecked paths.
 
     Args:
         root: The directory on this host, itself trusted.
         mount: The same directory as commands see it; absolute paths below it are accepted as relative ones.
-    Every method raises ToolFailure naming the path and what is wrong with it, and its ToolRefusal for what no path may
-    do: lead outside, reach into `.git`, name the root to delete it, or open what is no file but a device or a pipe.
+
+    Every method raises ToolFailure naming the path and its problem. It raises ToolRefusal for paths that lead outside
+    or into `.git`, for devices and pipes, and for deleting the root.
     """
 
     def __init__(self, root: Path, mount: str = "/workspace") -> None:
@@ -90,8 +92,8 @@ class Tree:
         self._prefixes = tuple(prefix for prefix in (mount.rstrip("/"), str(root).rstrip("/")) if prefix)
 
     def read(self, path: str, *, limit: int) -> Content:
-        """The whole of a regular file of at most `limit` bytes."""
-        with _path_errors(path), self._open_file(path) as (handle, place):
+        """Read a regular file of at most `limit` bytes."""
+        with _path_errors(path), self._open_file(path) as (handle, entry):
             info = os.fstat(handle)
             if info.st_size > limit:
                 raise ToolFailure(_too_large(path, info.st_size, limit))
@@ -100,47 +102,47 @@ class Tree:
                 data += chunk
                 if len(data) > limit:
                     raise ToolFailure(_too_large(path, len(data), limit))
-            return Content(path=place.path, data=bytes(data), mode=stat.S_IMODE(info.st_mode))
+            return Content(path=entry.path, data=bytes(data), mode=stat.S_IMODE(info.st_mode))
 
     def write(self, path: str, data: bytes, *, limit: int, mode: int | None = None) -> str:
-        """Replace a file in one step or create it with its parent directories; the real path written.
+        """Replace a file atomically, or create it with its parent directories; the real path written.
 
-        An existing file keeps its owner, and its permission bits unless `mode` gives others. Through a link
-        inside the workspace its target is written.
+        An existing file keeps its owner, and its permission bits unless `mode` is given. For a link inside the
+        workspace, its target is written.
         """
         if len(data) > limit:
             raise ToolFailure(_too_large(path, len(data), limit))
-        with _path_errors(path), self._walk(path, create=True) as place:
-            if place.info is not None and not stat.S_ISREG(place.info.st_mode):
-                raise wrong_kind(place.kind)(f"{quoted(path)} is a {place.kind}: only regular files can be written")
-            _replace(place, data, mode)
-            return place.path
+        with _path_errors(path), self._walk(path, create=True) as entry:
+            if entry.info is not None and not stat.S_ISREG(entry.info.st_mode):
+                raise wrong_kind(entry.kind)(f"{quoted(path)} is a {entry.kind}: only regular files can be written")
+            _replace(entry, data, mode)
+            return entry.path
 
     def size(self, path: str) -> int:
-        """The size in bytes of what lies at the path, 0 where nothing does; cheap."""
+        """The size of the file at the path in bytes, 0 if there is none; cheap."""
         try:
-            with self._walk(path) as place:
-                return place.info.st_size if place.info else 0
+            with self._walk(path) as entry:
+                return entry.info.st_size if entry.info else 0
         except (ToolFailure, OSError):
             return 0
 
     def find(self, path: str) -> str:
-        """The real path beneath the root of something that exists, for a command's argument."""
-        with _path_errors(path), self._walk(path) as place:
-            if place.info is None:
-                raise _missing(path, place)
-            return place.path
+        """The real path, below the root, of an existing path; it is safe as a command's argument."""
+        with _path_errors(path), self._walk(path) as entry:
+            if entry.info is None:
+                raise _missing(path, entry)
+            return entry.path
 
     def info(self, path: str) -> tuple[str, os.stat_result, str]:
         """(kind, stat, target) of a path; a link is not followed, and only a link has a target."""
-        with _path_errors(path), self._walk(path, follow=False) as place:
-            if place.info is None:
-                raise _missing(path, place)
-            target = os.readlink(place.name, dir_fd=place.directory) if stat.S_ISLNK(place.info.st_mode) else ""
-            return place.kind, place.info, target
+        with _path_errors(path), self._walk(path, follow=False) as entry:
+            if entry.info is None:
+                raise _missing(path, entry)
+            target = os.readlink(entry.name, dir_fd=entry.directory) if stat.S_ISLNK(entry.info.st_mode) else ""
+            return entry.kind, entry.info, target
 
     def exists(self, path: str) -> bool:
-        """Whether something lies at the path, a link that leads nowhere included."""
+        """Whether the path exists, a dangling link included."""
         try:
             self.info(path)
         except MissingPath:
@@ -148,56 +150,56 @@ class Tree:
         return True
 
     def count(self, path: str) -> int:
-        with _path_errors(path), self._walk(path) as place:
-            return len(_names(place.directory, place.name))
+        with _path_errors(path), self._walk(path) as entry:
+            return len(_names(entry.directory, entry.name))
 
     def make_directory(self, path: str) -> bool:
-        """Create a directory and its parents; False where it already exists."""
-        with _path_errors(path), self._walk(path, create=True) as place:
-            if place.info is None:
-                _make_directory(place.directory, place.name)
+        """Create a directory and its parents; False if it already exists."""
+        with _path_errors(path), self._walk(path, create=True) as entry:
+            if entry.info is None:
+                _make_directory(entry.directory, entry.name)
                 return True
-            if not stat.S_ISDIR(place.info.st_mode):
-                raise ToolFailure(f"{quoted(path)} exists and is a {place.kind}")
+            if not stat.S_ISDIR(entry.info.st_mode):
+                raise ToolFailure(f"{quoted(path)} exists and is a {entry.kind}")
             return False
 
     def remove(self, path: str) -> str:
-        """Remove a file, a link (not its target) or an empty directory; what kind it was."""
-        with _path_errors(path), self._walk(path, follow=False) as place:
-            if place.name == ".":
+        """Remove a file, a link (not its target) or an empty directory; its kind."""
+        with _path_errors(path), self._walk(path, follow=False) as entry:
+            if entry.name == ".":
                 raise ToolRefusal(f"{quoted(path)} is the workspace itself or ends in '..'; name what to delete")
-            if place.info is None:
-                raise _missing(path, place)
-            if not stat.S_ISDIR(place.info.st_mode):
-                os.unlink(place.name, dir_fd=place.directory)
-            elif _names(place.directory, place.name):
+            if entry.info is None:
+                raise _missing(path, entry)
+            if not stat.S_ISDIR(entry.info.st_mode):
+                os.unlink(entry.name, dir_fd=entry.directory)
+            elif _names(entry.directory, entry.name):
                 raise ToolFailure(f"{quoted(path)} is a directory that is not empty; delete its files first")
             else:
-                os.rmdir(place.name, dir_fd=place.directory)
-            return place.kind
+                os.rmdir(entry.name, dir_fd=entry.directory)
+            return entry.kind
 
     @contextmanager
     def _open_file(self, path: str) -> Generator[tuple[int, ResolvedPath]]:
-        with self._walk(path) as place:
-            if place.info is None:
-                raise _missing(path, place)
-            _refuse_special(path, place.info, place.kind)
+        with self._walk(path) as entry:
+            if entry.info is None:
+                raise _missing(path, entry)
+            _refuse_special(path, entry.info, entry.kind)
             try:
-                handle = os.open(place.name, _FILE, dir_fd=place.directory)
+                handle = os.open(entry.name, _FILE, dir_fd=entry.directory)
             except OSError as error:
                 if error.errno != errno.ELOOP:
                     raise
                 raise ToolRefusal(f"{quoted(path)} became a symbolic link while it was being opened") from None
             try:
-                # What stood there a moment ago may be another thing now: only the open file's own type counts.
+                # The file may have been replaced since it was checked: the open file's type counts.
                 info = os.fstat(handle)
                 _refuse_special(path, info, KINDS.get(stat.S_IFMT(info.st_mode), "special file"))
-                yield handle, place
+                yield handle, entry
             finally:
                 os.close(handle)
 
     def _walk(self, path: str, *, create: bool = False, follow: bool = True) -> ResolvedPath:
-        """Where a path leads. With `create`, missing parents are made; `follow` is about the last component only."""
+        """Resolve a path. With `create`, make missing parents; `follow` applies to the last component only."""
         pending = self._components(path)[::-1]
         handles, names, links = [os.open(self._root, _DIRECTORY & ~os.O_NOFOLLOW)], list[str](), 0
         try:
@@ -242,7 +244,7 @@ class Tree:
                 except OSError as error:
                     if error.errno not in (errno.ENOTDIR, errno.ELOOP):
                         raise
-                    links += 1  # it became a link since it was looked at: look again
+                    links += 1  # it became a link since it was checked: check again
                     pending.append(name)
                     continue
                 names.append(name)
@@ -254,7 +256,7 @@ class Tree:
                 os.close(handle)
 
     def _check_unmade(self, path: str, depth: int, rest: list[str]) -> None:
-        """Refuse what leads out or into `.git` by way of a directory that does not exist, before that is made."""
+        """Refuse a path that leads outside or into `.git` through missing directories, before they are made."""
         for name in rest:
             depth += -1 if name == ".." else 1
             if depth < 0:
@@ -280,31 +282,31 @@ class Tree:
 
 
 def is_git_directory(name: str) -> bool:
-    """Whether a name is `.git` in any spelling that some file system takes for it."""
+    """Whether some file system treats a name as `.git`."""
     plain = name.translate(_IGNORABLE).rstrip(" .").casefold().partition(":")[0]
     return plain in (".git", "git~1")
 
 
 def quoted(path: str) -> str:
-    """A path as error messages name it: quoted, of bounded length."""
+    """A path for error messages: quoted, of bounded length."""
     return repr(path) if len(path) <= 200 else f"{path[:100]!r}...{path[-60:]!r}"
 
 
 def outside(path: str) -> ToolRefusal:
-    """What to raise for a path that leaves the workspace."""
+    """The error for a path that leaves the workspace."""
     return ToolRefusal(
         f"{quoted(path)} leads outside the workspace; give a path relative to its root, as 'src/main.py'"
     )
 
 
 def wrong_kind(kind: str) -> type[ToolFailure]:
-    """What to raise for what is no file: a directory is a mistake, a device, pipe or socket must not be opened."""
+    """The error type for a kind that is not a file: ToolRefusal for devices, pipes and sockets."""
     return ToolFailure if kind in ("directory", "symbolic link") else ToolRefusal
 
 
 @contextmanager
 def _path_errors(path: str) -> Generator[None]:
-    """Turn the system's errors into failures that name the path as the model gave it."""
+    """Turn an OSError into a ToolFailure that names the path as the model gave it."""
     try:
         yield
     except OSError as error:
@@ -322,10 +324,10 @@ def _too_large(path: str, size: int, limit: int) -> str:
     )
 
 
-def _missing(path: str, place: ResolvedPath) -> MissingPath:
-    siblings = _names(place.directory, ".")[:_MAX_SIBLINGS]
-    prefix = place.path[: -len(place.name)]
-    close = [quoted(prefix + name) for name in get_close_matches(place.name[:100], siblings, n=3, cutoff=0.7)]
+def _missing(path: str, entry: ResolvedPath) -> MissingPath:
+    siblings = _names(entry.directory, ".")[:_MAX_SIBLINGS]
+    prefix = entry.path[: -len(entry.name)]
+    close = [quoted(prefix + name) for name in get_close_matches(entry.name[:100], siblings, n=3, cutoff=0.7)]
     return MissingPath(f"there is no {quoted(path)}" + (f"; did you mean {' or '.join(close)}?" if close else ""))
 
 
@@ -345,7 +347,7 @@ def _lstat(name: str, directory: int) -> os.stat_result | None:
 def _readlink(name: str, directory: int) -> str | None:
     try:
         return os.readlink(name, dir_fd=directory)
-    except OSError:  # no link any more
+    except OSError:  # it is no longer a link
         return None
 
 
@@ -367,16 +369,16 @@ def _make_directory(directory: int, name: str) -> None:
         os.close(handle)
 
 
-def _replace(place: ResolvedPath, data: bytes, mode: int | None) -> None:
-    """Write beside the file and rename over it: a reader sees the old content or the new, never a part."""
+def _replace(entry: ResolvedPath, data: bytes, mode: int | None) -> None:
+    """Write a temporary file and rename it: a reader sees the old content or the new one, never a part."""
     temporary = f".fleet-{secrets.token_hex(8)}.tmp"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    handle = os.open(temporary, flags, 0o666, dir_fd=place.directory)
+    handle = os.open(temporary, flags, 0o666, dir_fd=entry.directory)
     try:
         try:
-            _own(handle, place.info or os.fstat(place.directory))
-            if mode is None and place.info is not None:
-                mode = place.info.st_mode
+            _own(handle, entry.info or os.fstat(entry.directory))
+            if mode is None and entry.info is not None:
+                mode = entry.info.st_mode
             if mode is not None:
                 os.fchmod(handle, mode & 0o777)
             rest = memoryview(data)
@@ -384,14 +386,14 @@ def _replace(place: ResolvedPath, data: bytes, mode: int | None) -> None:
                 rest = rest[os.write(handle, rest) :]
         finally:
             os.close(handle)
-        os.rename(temporary, place.name, src_dir_fd=place.directory, dst_dir_fd=place.directory)
+        os.rename(temporary, entry.name, src_dir_fd=entry.directory, dst_dir_fd=entry.directory)
     except BaseException:
         with suppress(FileNotFoundError):
-            os.unlink(temporary, dir_fd=place.directory)
+            os.unlink(temporary, dir_fd=entry.directory)
         raise
 
 
 def _own(handle: int, like: os.stat_result) -> None:
-    """Give a new file the owner of the one it stands for: a fleet that runs as root has sandboxes that do not."""
+    """Give a new file the owner of the file it replaces: sandboxes of a fleet that is root may run as another user."""
     if os.geteuid() == 0 and (like.st_uid, like.st_gid) != (0, 0):
         os.fchown(handle, like.st_uid, like.st_gid)

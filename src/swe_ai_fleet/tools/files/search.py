@@ -1,7 +1,8 @@
-"""Finding files and passages with programs in the sandbox: ripgrep, or git's grep where that is not installed.
+"""Finds files and lines with programs in the sandbox: ripgrep, or `git grep` where that is not installed.
 
-A model's pattern never meets Python's `re`, whose worst case is exponential; both programs match in linear time. The
-argv is ours alone, so searching counts as reading. Both honour .gitignore, outside of a repository too, and skip .git.
+A model's pattern is never given to Python's `re`, whose worst case is exponential; both programs match in linear time.
+The fleet chooses the whole argv, so searching counts as reading. Both programs honour .gitignore, even outside a
+repository, and skip .git.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ _GIT_GREP = ("git", "--no-pager", "-c", "core.quotePath=false", "grep", "--no-in
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchScope:
-    """Where to look: a directory or one file in it, and which names.
+    """The files to search: a directory or one file in it, and a glob.
 
-    `directory` is a real path beneath the workspace's root (see `paths.Tree.find`). A `glob` without a slash is about
-    names at any depth, one with a slash about paths from `directory` on; a leading `!` turns it round.
+    `directory` is a real path below the workspace's root (see `paths.Tree.find`). A `glob` without a slash matches
+    names at any depth, one with a slash matches paths relative to `directory`; a leading `!` inverts it.
     """
 
     directory: str = "."
@@ -40,7 +41,7 @@ class SearchScope:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchMatch:
-    """A line that matched, or stands near one; `path` is relative to the workspace, `line` counts from 1."""
+    """A matching line, or one near it; `path` is relative to the workspace, `line` counts from 1."""
 
     path: str
     line: int
@@ -51,9 +52,9 @@ class SearchMatch:
 async def find_files(workspace: Workspace, scope: SearchScope, *, limit: int) -> tuple[list[str], bool]:
     """(the files in scope by path, whether these are all). Raises ToolFailure for a wrong glob, ToolTimeout."""
     ripgrep = (*_RIPGREP, "--files", *_ripgrep_globs(scope.glob), "--", scope.file)
-    # Files without a match for what nothing contains are all files, empty ones included.
-    nothing = secrets.token_hex(16)
-    git = (*_GIT_GREP, "--files-without-match", "--fixed-strings", "-e", nothing, "--", *_git_globs(scope))
+    # Lists the files that do not contain a random text: all files, empty ones included.
+    absent = secrets.token_hex(16)
+    git = (*_GIT_GREP, "--files-without-match", "--fixed-strings", "-e", absent, "--", *_git_globs(scope))
     output = await _run(workspace, scope, ripgrep, git)
     names = output.head.split(b"\0")[:-1] if output.elided else (output.head + output.tail).split(b"\0")
     paths = sorted({_path(scope, name) for name in names if name})
@@ -65,7 +66,7 @@ async def find_matches(
 ) -> tuple[list[SearchMatch], bool]:
     """(the lines in scope that match a regular expression and `context` lines around each, whether these are all).
 
-    `limit` bounds those that match. Raises ToolFailure where the pattern is no regular expression.
+    `limit` applies to matching lines. Raises ToolFailure for an invalid regular expression.
     """
     case = (*(("--ignore-case",) if ignore_case else ()), *((f"--context={context}",) if context else ()))
     shape = ("--line-number", "--with-filename", "--no-heading", "--color=never", f"--max-columns={_LINE_CHARS}")
@@ -90,7 +91,7 @@ async def find_matches(
 
 
 def excerpts(lines: Sequence[SearchMatch]) -> list[str]:
-    """The lines as ripgrep shows them to people, each file's under its path, gaps around lines near matches marked."""
+    """The lines in ripgrep's format for people: under their file's path, with marks for gaps between excerpts."""
     gaps = not all(line.matched for line in lines)
     rows, last = list[str](), SearchMatch(path="", line=0, text="")
     for line in lines:
@@ -120,7 +121,7 @@ async def _run(workspace: Workspace, scope: SearchScope, ripgrep: tuple[str, ...
 
 
 def _ripgrep_globs(glob: str) -> tuple[str, ...]:
-    # A --glob overrides .gitignore for the files it names, a file type does not, but types know names only.
+    # A --glob overrides .gitignore for its files. A file type does not, but matches names only.
     if not glob:
         own: tuple[str, ...] = ()
     elif "/" in (name := glob.removeprefix("**/")) or glob.startswith("!"):
@@ -131,13 +132,13 @@ def _ripgrep_globs(glob: str) -> tuple[str, ...]:
 
 
 def _git_globs(scope: SearchScope) -> tuple[str, ...]:
-    place = f":(literal){scope.file}"
+    literal = f":(literal){scope.file}"
     if not scope.glob:
-        return (place,)
+        return (literal,)
     bare = scope.glob.removeprefix("!")
     magic = "exclude,glob" if scope.glob.startswith("!") else "glob"
     spec = f":({magic}){bare if '/' in bare else '**/' + bare}"
-    return (place, spec) if scope.glob.startswith("!") else (spec,)
+    return (literal, spec) if scope.glob.startswith("!") else (spec,)
 
 
 def _path(scope: SearchScope, name: bytes) -> str:

@@ -1,6 +1,6 @@
-"""The text of a file: decoded and encoded, compared, shown by its lines, and one passage of it replaced.
+"""The text of a file: decoding and encoding, diffs, numbered lines, and the replacement of a passage.
 
-A passage is replaced where it is exact and unique, else what comes near is shown.
+A passage is replaced if it occurs exactly once; otherwise the error shows the most similar passages.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _LIKENESS = 0.6
 class Replacement:
     """A text after `count` replacements. `changed` are (first, last) line numbers, from 1, of the first new passages.
 
-    `tolerant` says that the passage was found only by overlooking white space at line ends.
+    `tolerant` says that the passage was found only by ignoring white space at line ends.
     """
 
     text: str
@@ -50,11 +50,11 @@ class Replacement:
 def replace_passage(text: str, old: str, new: str, *, replace_all: bool = False) -> Replacement:
     """The text with `old` replaced by `new`.
 
-    `old` must occur exactly once (with `replace_all`: at least once). Where it does not occur, whole lines that differ
-    from it only in white space at their ends are taken instead, if exactly one passage of the text does.
+    `old` must occur exactly once (with `replace_all`: at least once). If it does not occur, the only passage of whole
+    lines that differs from it just in white space at line ends is replaced, if there is one.
 
     Raises:
-        ToolFailure: It occurs more than once or not at all; the message names lines or shows what comes near.
+        ToolFailure: `old` occurs more than once or not at all; the message names lines or shows similar passages.
     """
     if not old:
         raise ToolFailure(
@@ -82,8 +82,8 @@ def replace_passage(text: str, old: str, new: str, *, replace_all: bool = False)
 def near_misses(text: str, old: str) -> list[tuple[int, list[str]]]:
     """The passages of the text most like `old`, best first: the number of the first line, from 1, and the lines.
 
-    The work is bounded whatever the two hold: places that share rare words with `old` vote for the line where it would
-    begin; only the few with the most votes are compared (Ratcliff and Obershelp's similarity, a bounded part of each).
+    The work is bounded for any input. Each occurrence of one of `old`'s rare words votes for the line where `old` would
+    begin. Only the lines with the most votes are compared (Ratcliff and Obershelp's similarity of a bounded part).
     """
     lines, passage = text.split("\n"), old.strip("\n").split("\n")
     starts = [0]
@@ -108,7 +108,7 @@ def near_misses(text: str, old: str) -> list[tuple[int, list[str]]]:
 
 
 def _occurrences(text: str, old: str) -> list[int]:
-    """Where the first few occurrences begin."""
+    """The positions of the first few occurrences."""
     starts: list[int] = []
     position = text.find(old)
     while position >= 0 and len(starts) < _PLACES_SHOWN:
@@ -140,7 +140,7 @@ def _replace_tolerantly(text: str, old: str, new: str) -> Replacement:
 
 
 def _runs(lines: list[str], passage: list[str]) -> list[int]:
-    """Where the lines of the passage stand in a row. The longest of them is sought first: it is the rarest."""
+    """The positions of the passage's lines in a text's. The longest line is searched first, as the rarest one."""
     offset = max(range(len(passage)), key=lambda number: len(passage[number]))
     starts: list[int] = []
     position = -1
@@ -155,7 +155,7 @@ def _runs(lines: list[str], passage: list[str]) -> list[int]:
 
 
 def _rare_words(text: str, passage: list[str]) -> list[tuple[str, int]]:
-    """Words of the passage with the offset of their line, those that the text has fewest of first."""
+    """Words of the passage with the offset of their line, the rarest in the text first."""
     offsets: dict[str, int] = {}
     for offset, line in enumerate(passage[:_LINES_COMPARED]):
         for word in _WORDS.findall(line[:_CHARS_COMPARED]):
@@ -213,14 +213,14 @@ _MARKS = {
     "utf-16-le": (codecs.BOM_UTF16_LE, "utf-16-le"),
     "utf-16-be": (codecs.BOM_UTF16_BE, "utf-16-be"),
 }
-"""The byte order mark and the codec behind each encoding that is known by its mark."""
+"""The byte order mark and the codec of each encoding that is recognised by its mark."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodedText:
-    """Decoded content with `\\n` line ends where the file's are all alike, and how to write it back.
+    """Decoded content, and the encoding and line ends with which to write it back.
 
-    `newline` is `\\n`, `\\r\\n` or `mixed`; mixed ones stand in `content` as they are.
+    `newline` is `\\n`, `\\r\\n` or `mixed`. `content` has `\\n` line ends, or the file's own if they are mixed.
     """
 
     content: str
@@ -229,7 +229,7 @@ class DecodedText:
 
     @property
     def lines(self) -> list[str]:
-        """The lines without their ends; a last line without an end counts, nothing after a last end does not."""
+        """The lines without their line ends, as `splitlines` counts them."""
         lines = self.content.split("\n")
         if not lines[-1]:
             lines.pop()
@@ -237,7 +237,7 @@ class DecodedText:
 
     @property
     def raw(self) -> str:
-        """The content with the line ends that the file has."""
+        """The content with the file's line ends."""
         return self.content.replace("\n", "\r\n") if self.newline == "\r\n" else self.content
 
     def with_content(self, content: str) -> DecodedText:
@@ -245,7 +245,7 @@ class DecodedText:
         return replace(self, content=content)
 
     def encode(self, path: str) -> bytes:
-        """The bytes to write. Raises ToolFailure where the encoding lacks a character."""
+        """The bytes to write. Raises ToolFailure if the encoding lacks a character."""
         content = self.content
         if self.newline == "\r\n":
             content = content.replace("\r\n", "\n").replace("\n", "\r\n")
@@ -275,9 +275,9 @@ def decode(path: str, data: bytes) -> DecodedText:
 
 
 def rewritten(old: DecodedText | None, content: str, path: str) -> tuple[DecodedText, bytes]:
-    """New content for a file, as text and as bytes: in the encoding and line ends of the old where it can keep them.
+    """New content for a file, as text and as bytes, in the encoding and with the line ends of the old if possible.
 
-    Content that has carriage returns of its own keeps them; content that the old encoding cannot hold becomes UTF-8.
+    Carriage returns in the content are kept; content that the old encoding cannot represent becomes UTF-8.
     """
     if old is not None and "\r" not in content:
         text = old.with_content(content)
@@ -291,7 +291,7 @@ def rewritten(old: DecodedText | None, content: str, path: str) -> tuple[Decoded
 
 
 def _decode(data: bytes) -> tuple[str, str | None]:
-    """(encoding, content), the content None for what is no text."""
+    """(encoding, content); the content is None for binary data."""
     for encoding, (mark, codec) in _MARKS.items():
         if data.startswith(mark):
             try:
@@ -309,7 +309,7 @@ def _decode(data: bytes) -> tuple[str, str | None]:
 
 
 MAX_LINES = 20_000
-"""Longer texts are not compared: difflib holds the interpreter's lock, and is slow on much that is alike."""
+"""Longer texts are not compared: difflib holds the interpreter's lock and is slow on repetitive text."""
 
 NO_NEWLINE = "\\ No newline at end of file\n"
 
@@ -322,7 +322,7 @@ def split_lines(text: str) -> list[str]:
 
 
 def unified_diff(before: str, after: str, *, source: str, target: str) -> str:
-    """The diff from `before` to `after`, empty where they are the same. Raises ToolFailure above MAX_LINES lines."""
+    """The diff from `before` to `after`, empty if they are the same. Raises ToolFailure above MAX_LINES lines."""
     old, new = split_lines(before), split_lines(after)
     if max(len(old), len(new)) > MAX_LINES:
         raise ToolFailure(f"texts of more than {MAX_LINES} lines are not compared; compare parts with a command")
@@ -334,9 +334,9 @@ _LINE_CHARS = 2_000
 
 
 def numbered(lines: Sequence[str], first: int, last: int, *, room: int) -> tuple[str, int]:
-    """Lines `first` to `last` (from 1, inclusive), as many as fit into `room` characters, and the last one shown.
+    """Lines `first` to `last` (from 1, inclusive), as many as fit into `room` characters but at least one.
 
-    One line is always shown.
+    Returns the rows and the number of the last line shown.
     """
     rows: list[str] = []
     for number in range(first, last + 1):
@@ -349,8 +349,8 @@ def numbered(lines: Sequence[str], first: int, last: int, *, room: int) -> tuple
 
 
 def border(lines: Sequence[str], first: int, last: int) -> str:
-    """The line before a changed passage and the one behind it, with the passage itself where it is a single line."""
-    numbers = (first - 1, *((first,) if first == last else ()), last + 1)
+    """The lines before and after a changed passage, and the passage itself if it is a single line."""
+    numbers = (first - 1, first, last + 1) if first == last else (first - 1, last + 1)
     return "\n".join(_row(number, lines[number - 1]) for number in numbers if 0 < number <= len(lines))
 
 
@@ -373,7 +373,7 @@ _PARSERS: Mapping[str, Callable[[str], object]] = {
 
 
 def syntax_error(path: str, content: str) -> str:
-    """What is wrong with a Python, JSON or TOML file, in one line; empty if nothing is or nobody can say cheaply."""
+    """The syntax error of a Python, JSON or TOML file in one line; empty if it has none, or for other or long files."""
     parse = _PARSERS.get(PurePosixPath(path).suffix)
     if parse is None or len(content) > MAX_CHARS:
         return ""

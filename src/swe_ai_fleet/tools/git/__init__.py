@@ -1,4 +1,4 @@
-"""Git in the workspace's clone, and its way to remotes that were granted."""
+"""Git in the workspace's clone, and access to granted remotes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from swe_ai_fleet.tools.pipeline import Pipeline
 
 Paths = Annotated[list[str], Field(description="Files, directories or globs.")]
 _REMOTE_SECONDS = 900.0
-"""Above the limit that remotes have of their own, so that theirs is the one that tells."""
+"""Above the limit of GitRemotes, which therefore ends an operation first, with an explanation."""
 _PUSHING = frozenset({Role.DEV, Role.DEVOPS})
 
 Remote = Annotated[str, Field(description="Name of a granted remote.")]
@@ -47,8 +47,8 @@ class GitTool(Toolkit):
     """Git in the workspace's own clone.
 
     Args:
-        workspace: Holds the clone, at its root: an open workspace, or the path of a directory.
-        remotes: The remote repositories that clone, fetch, pull and push may reach; without it they are refused.
+        workspace: The clone: an open workspace, or the path of a directory.
+        remotes: The remote repositories for clone, fetch, pull and push; without it these are refused.
     """
 
     name: ClassVar[str] = "git"

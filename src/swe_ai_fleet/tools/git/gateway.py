@@ -1,9 +1,8 @@
-"""The way of one git command to one remote repository: it runs on our side and adds what the sandbox never sees.
+"""A gateway between git in a sandbox and one remote repository; it adds the credential outside the sandbox.
 
-Git in a sandbox speaks plain HTTP to the gateway; the gateway speaks to the server, over TLS, with the credential. It
-lets the requests of git's smart protocol to that one repository through and nothing else, and of a push exactly the
-change that was agreed on, so whatever git in the sandbox was made to do, it can neither learn the credential nor use it
-for another purpose.
+Git in a sandbox sends plain HTTP to the gateway, which sends it to the server over TLS with the credential. The gateway
+forwards only requests of git's smart protocol to that repository, and only a push of the permitted change. So even a
+manipulated git in the sandbox can neither learn the credential nor use it for another purpose.
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ from swe_ai_fleet.tools.secrets import MASK
 READ, WRITE = "git-upload-pack", "git-receive-pack"
 _HEAD_LIMIT = 64 * 1024
 _HEAD_SECONDS = 30.0
-_PASSED_ON = frozenset({"accept", "content-type", "content-encoding", "git-protocol"})
+_FORWARDED = frozenset({"accept", "content-type", "content-encoding", "git-protocol"})
 _ANSWERED = ("content-type", "content-encoding")
 _LENGTH = re.compile(rb"[0-9a-f]{4}")
 _NUMBER = re.compile(r"[0-9]{1,15}")
 _MAX_COMMAND_LINES = 10_000
 _FLUSH = 0
-# What git sends ahead of a push that is larger than its buffer, which has the size of our limit.
+# Git's first request of a push that exceeds its buffer, whose size is our limit.
 _PROBE = b"0000"
 
 
@@ -55,14 +54,14 @@ class _Request:
 
 
 class Gateway:
-    """Serves one repository on loopback, below a path that only its caller knows; a context manager.
+    """Serves one repository on loopback, below a secret path; a context manager.
 
     Args:
         upstream: The repository's URL, without user info.
         authorization: The value of the Authorization header; empty sends none.
-        transport: The way out, whose policy names the granted host. Closed with the gateway.
-        max_received_bytes: Of all answers together; more ends the operation.
-        max_sent_bytes: Of one request's body.
+        transport: Sends requests; its policy names the granted host. The gateway closes it.
+        max_received_bytes: The limit of all responses together; exceeding it ends the operation.
+        max_sent_bytes: The limit of one request's body.
     """
 
     def __init__(
@@ -86,7 +85,7 @@ class Gateway:
         self._answering: set[asyncio.StreamWriter] = set()
         self.received = 0
         self.problem: ToolFailure | None = None
-        """The first thing that went wrong here; git itself only sees an answer that breaks off, and may believe it."""
+        """The first failure here. Git only sees a response that breaks off, and may take it for complete."""
 
     async def __aenter__(self) -> Self:
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0, limit=_HEAD_LIMIT)
@@ -102,7 +101,7 @@ class Gateway:
 
     @property
     def address(self) -> str:
-        """Host and port, as a network grant writes them."""
+        """The `host:port` for a network grant."""
         if self._server is None:
             raise RuntimeError("the gateway is not open")
         host, port = self._server.sockets[0].getsockname()[:2]
@@ -110,7 +109,7 @@ class Gateway:
 
     @property
     def url(self) -> str:
-        """The repository as git in the sandbox calls it."""
+        """The repository's URL for git in the sandbox."""
         return f"http://{self.address}/{self._secret}"
 
     def permit(self, update: RefUpdate) -> None:
@@ -126,7 +125,7 @@ class Gateway:
             await self._answer(await self._read(reader), writer)
         except ToolFailure as failure:
             self.problem = self.problem or failure
-            # An answer that has begun just breaks off.
+            # A response that has begun just breaks off.
             if writer not in self._answering:
                 writer.write(b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
         except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
@@ -150,18 +149,18 @@ class Gateway:
         return _Request(method=parts[0], target=parts[1], headers=headers, body=body)
 
     async def _answer(self, request: _Request, writer: asyncio.StreamWriter) -> None:
-        place = self._place(request)
-        headers = {name: value for name, value in request.headers.items() if name in _PASSED_ON}
+        path = self._upstream_path(request)
+        headers = {name: value for name, value in request.headers.items() if name in _FORWARDED}
         headers |= {"accept-encoding": "identity", "user-agent": "git/swe-ai-fleet"}
         if self._authorization:
             headers["authorization"] = self._authorization
-        outgoing = httpx2.Request(request.method, self._upstream + place, headers=headers, content=request.body or None)
+        outgoing = httpx2.Request(request.method, self._upstream + path, headers=headers, content=request.body or None)
         response = await self._transport.handle_async_request(outgoing)
         try:
-            _judge(response)
-            kept = [f"{name}: {response.headers[name]}" for name in _ANSWERED if name in response.headers]
+            _check_response(response)
+            forwarded = [f"{name}: {response.headers[name]}" for name in _ANSWERED if name in response.headers]
             self._answering.add(writer)
-            lines = ["HTTP/1.1 200 OK", *kept, "Cache-Control: no-cache", "Connection: close", "", ""]
+            lines = ["HTTP/1.1 200 OK", *forwarded, "Cache-Control: no-cache", "Connection: close", "", ""]
             writer.write("\r\n".join(lines).encode("latin-1", "replace"))
             async for part in response.aiter_raw():
                 self.received += len(part)
@@ -175,8 +174,8 @@ class Gateway:
         finally:
             await response.aclose()
 
-    def _place(self, request: _Request) -> str:
-        """Where below the repository's URL a request goes. Raises ToolRefusal for what is not git's, or not allowed."""
+    def _upstream_path(self, request: _Request) -> str:
+        """The path of a request below the repository's URL. Raises ToolRefusal if it is not git's or not allowed."""
         secret, _, rest = request.target.removeprefix("/").partition("/")
         if not hmac.compare_digest(secret.encode(), self._secret.encode()):
             raise ToolRefusal("a request without the key of this gateway was rejected")
@@ -193,7 +192,7 @@ class Gateway:
         raise ToolRefusal("git asked for something that this operation is not granted")
 
 
-def _judge(response: httpx2.Response) -> None:
+def _check_response(response: httpx2.Response) -> None:
     status = response.status_code
     if 300 <= status < 400:
         raise ToolRefusal("the server redirects to another address; redirects are not followed, grant that URL instead")
@@ -206,7 +205,7 @@ def _judge(response: httpx2.Response) -> None:
 
 
 def _check_update(request: _Request, permitted: RefUpdate) -> None:
-    """Raises ToolRefusal where a push asks for anything but the one permitted change."""
+    """Raise ToolRefusal for a push of anything but the permitted change."""
     if request.headers.get("content-encoding", "identity") != "identity":
         raise ToolRefusal("a packed list of changes cannot be checked")
     if _commands(request.body) != [f"{permitted.old} {permitted.new} {permitted.ref}"]:
@@ -214,7 +213,7 @@ def _check_update(request: _Request, permitted: RefUpdate) -> None:
 
 
 def _commands(body: bytes) -> list[str]:
-    """The changes at the head of a push, in git's packet lines. Raises ToolRefusal where there is no end to them."""
+    """The list of changes of a push, in git's packet lines. Raises ToolRefusal if it is malformed or too long."""
     commands: list[str] = []
     offset = 0
     for _ in range(_MAX_COMMAND_LINES):
@@ -241,18 +240,18 @@ _USER_INFO = re.compile(r"(:/*).*@", re.DOTALL)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteGrant:
-    """One remote repository, or all below one path of a server, that agents may reach.
+    """A remote repository, or all repositories below a path of a server, that agents may reach.
 
     Args:
-        name: What agents call it; its branches are fetched to `refs/remotes/<name>/`.
-        url: `https://host/path`, exactly; one that ends in `/*` grants every repository below it, by its URL.
+        name: The remote's name for agents; its branches are fetched to `refs/remotes/<name>/`.
+        url: `https://host/path` exactly; a URL that ends in `/*` grants every repository below it, by its URL.
         push: Globs of the branches that may be pushed; empty means none.
-        protected: Globs of branches that a glob of `push` does not open, nor the server's default branch: only their
-            very name does.
-        username: Sent with `secret`; many servers take any.
+        protected: Globs of branches that may be pushed only if `push` holds their exact name; the server's default
+            branch is always protected.
+        username: Sent with `secret`; many servers accept any.
         secret: Password or token. It stays in this process: no command, file or result holds it.
         private: Whether its host may have private addresses.
-        insecure: Whether the URL may be http; everything, the secret too, then travels in clear text.
+        insecure: Whether the URL may be http; all data, including the secret, is then sent in clear text.
 
     Raises InvalidRequest with the field that is wrong.
     """
@@ -294,7 +293,7 @@ class RemoteGrant:
         return url.startswith(f"{granted}/") if self.is_pattern else _plain(url) == _plain(granted)
 
     def may_push(self, branch: str, default_branch: str) -> bool:
-        """Whether a branch may be pushed. The server's default branch and protected ones must be named exactly."""
+        """Whether a branch may be pushed. `push` must hold the exact name of protected branches and the default one."""
         if branch in self.push:
             return True
         guarded = branch == default_branch or any(fnmatchcase(branch, glob) for glob in self.protected)
@@ -320,7 +319,7 @@ class GrantedRepository:
 
 
 def find_target(grants: tuple[RemoteGrant, ...], remote: str) -> GrantedRepository:
-    """What a remote's name or URL stands for. Raises ToolRefusal, saying what is granted."""
+    """The granted repository of a remote's name or URL. Raises ToolRefusal, which lists the grants."""
     granted = ", ".join(f"{grant.name} ({grant.url})" for grant in grants) or "none"
     for grant in grants:
         if grant.name == remote and not grant.is_pattern:
@@ -335,7 +334,7 @@ def find_target(grants: tuple[RemoteGrant, ...], remote: str) -> GrantedReposito
 
 
 def checked_url(text: str) -> str:
-    """An http or https URL of a repository in its one spelling. Raises ToolRefusal for whatever else git takes."""
+    """An http or https URL of a repository in canonical form. Raises ToolRefusal for other forms that git accepts."""
     if _TRANSPORT.match(text) and not text.lower().startswith(("http://", "https://")):
         kind = text.partition(":")[0][:20]
         raise ToolRefusal(f"the transport {kind!r} is not allowed; remotes are reached by https only")
@@ -352,7 +351,7 @@ def checked_url(text: str) -> str:
 
 
 def checked_branch(text: str) -> str:
-    """The name of a branch itself. Raises ToolRefusal for options and for what git could take for anything else."""
+    """The branch name, unchanged. Raises ToolRefusal for options and other texts that git could interpret otherwise."""
     broken = ("..", "//", "@{", ".lock/", "/.")
     if (
         not _BRANCH.fullmatch(text)
@@ -366,7 +365,7 @@ def checked_branch(text: str) -> str:
 
 
 def shown_url(text: str) -> str:
-    """What a model gave as a URL, as errors and the audit may show it."""
+    """A model's URL for error messages and the audit, without user info."""
     return _USER_INFO.sub(rf"\1{MASK}@", text)[:200]
 
 

@@ -1,4 +1,4 @@
-"""Fetch, push and clone for agents, at the remotes that were granted."""
+"""Fetch, push and clone for agents, from and to granted remotes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from swe_ai_fleet.tools.http_transport import GuardedTransport, HttpPolicy, port
 from swe_ai_fleet.tools.secrets import Secrets
 
 Changes = Mapping[str, tuple[str, str]]
-"""Refs by name, each with its old commit (empty where it is new) and its new one."""
+"""The old commit (empty for a new ref) and the new one, by ref."""
 
 _FETCH = ("fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--no-auto-maintenance", "--no-recurse-submodules")
 _PUSH = ("push", "--porcelain", "--no-verify", "--no-follow-tags", "--no-signed", "--recurse-submodules=no")
@@ -39,17 +39,17 @@ _NO_BRANCH = "The remote has no branch yet"
 
 
 class GitRemotes:
-    """The remotes of one agent run. A `target` is what `target()` gave; every failure is a ToolFailure.
+    """The remotes of one agent run. Pass the result of `target()` to the other methods; failures are ToolFailures.
 
     Args:
-        sandbox: Where git runs; its isolation level must be bubblewrap.
-        grants: What may be reached.
-        seconds: Limit of one operation.
-        max_received_bytes: Of all that a server sends in one operation.
-        max_sent_bytes: Of one push.
-        resolver: Turns names into addresses; without one, the system's.
+        sandbox: The sandbox for git; its isolation level must be bubblewrap.
+        grants: The repositories that may be reached.
+        seconds: The time limit of one operation.
+        max_received_bytes: The limit of a server's data in one operation.
+        max_sent_bytes: The limit of one push.
+        resolver: Resolves names; by default the system's.
 
-    Raises InvalidRequest where two grants have the same name.
+    Raises InvalidRequest if two grants have the same name.
     """
 
     def __init__(
@@ -75,18 +75,18 @@ class GitRemotes:
         )
 
     def target(self, remote: str) -> GrantedRepository:
-        """What a remote's name or URL stands for. Raises ToolRefusal where it is not granted."""
+        """The granted repository of a remote's name or URL. Raises ToolRefusal if it is not granted."""
         return find_target(self.grants, remote)
 
     async def fetch(
         self, workspace: Workspace, target: GrantedRepository, branches: Iterable[str], *, tags: bool
     ) -> ToolResult:
-        """Bring branches (none: all) of a remote up to date below `refs/remotes/<name>/`; all of them or none."""
+        """Update branches (none given: all) of a remote below `refs/remotes/<name>/`; all of them or none."""
         async with self._transport(workspace, target) as transport:
-            origins = await transport.origins()
-            await asyncio.to_thread(transport.prepare, origins)
+            source = await transport.source()
+            await asyncio.to_thread(transport.prepare, source)
             await transport.reach(*_FETCH, "--", transport.gateway.url, *_specifications(target, branches, tags=tags))
-            changes = _changes(origins.refs, await transport.refs(), target)
+            changes = _changes(source.refs, await transport.refs(), target)
             if changes:
                 await transport.update_refs(changes)
             return _fetched("git_fetch", target, changes, transport.gateway.received)
@@ -94,18 +94,18 @@ class GitRemotes:
     async def push(
         self, workspace: Workspace, target: GrantedRepository, branch: str, to: str, *, force: bool
     ) -> ToolResult:
-        """Push a branch of the clone to one of the remote; with `force`, over what the clone last saw there."""
+        """Push a branch of the clone to a remote branch; `force` replaces the commits that the clone last saw there."""
         ref, tracking = f"refs/heads/{to}", f"refs/remotes/{target.name}/{to}"
         if not target.grant.may_push(to, default_branch=""):
             raise _not_granted(target, to)
         async with self._transport(workspace, target) as transport:
             new, _ = await transport.clone.commit_of(f"refs/heads/{branch}")
-            origins = await transport.origins()
-            await asyncio.to_thread(transport.prepare, origins)
+            source = await transport.source()
+            await asyncio.to_thread(transport.prepare, source)
             advertised, default = await transport.advertised(ref)
             if not target.grant.may_push(to, default):
                 raise _not_granted(target, to)
-            old, seen = advertised.get(ref, ""), origins.refs.get(tracking, "")
+            old, last_fetched = advertised.get(ref, ""), source.refs.get(tracking, "")
             forced = False
             if old and old != new:
                 forced = await self._needs_force(transport, old, new)
@@ -114,26 +114,25 @@ class GitRemotes:
                         f"{target.name}/{to} has commits ({old[:12]}) that {branch} does not: bring them in with "
                         f"git_pull(branch='{to}') and push again"
                     )
-                if forced and old != seen:
+                if forced and old != last_fetched:
                     raise ToolFailure(
-                        f"{target.name}/{to} is at {old[:12]}, but the clone last saw {seen[:12] or 'nothing'} there: "
-                        "call git_fetch, look at what has changed, and push again"
+                        f"{target.name}/{to} is at {old[:12]}, but the clone last saw {last_fetched[:12] or 'nothing'} "
+                        "there: call git_fetch, look at what has changed, and push again"
                     )
             if old != new:
-                nothing = "0" * len(new)
-                transport.gateway.permit(RefUpdate(ref=ref, old=old or nothing, new=new))
+                transport.gateway.permit(RefUpdate(ref=ref, old=old or "0" * len(new), new=new))
                 lease = (f"--force-with-lease={ref}:{old}",) if forced else ()
                 await transport.reach(*_PUSH, *lease, "--", transport.gateway.url, f"{new}:{ref}")
-            if seen != new:
-                # What is pushed is pushed; the next fetch sets the ref that could not be set now.
+            if last_fetched != new:
+                # The push has succeeded; if this ref cannot be updated now, the next fetch does.
                 with suppress(ToolFailure):
-                    await transport.update_refs({tracking: (seen, new)})
+                    await transport.update_refs({tracking: (last_fetched, new)})
             return _pushed(target, to, old, new, forced=forced)
 
     async def clone(
         self, workspace: Workspace, target: GrantedRepository, directory: str, branch: str | None, depth: int | None
     ) -> ToolResult:
-        """Clone into an empty directory of the workspace; where it fails, the directory is empty again."""
+        """Clone into an empty directory of the workspace; after a failure the directory is empty again."""
         tree = Tree(workspace.root, workspace.mount)
         await asyncio.to_thread(_must_be_empty, tree, directory)
         async with self._transport(workspace, target) as transport:
@@ -142,26 +141,26 @@ class GitRemotes:
             advertised, default = await transport.advertised(pattern)
             if branch and pattern not in advertised:
                 raise ToolFailure(f"{target.url} has no branch {branch!r}")
-            # The default is a stranger's text until it was looked at.
+            # The default branch is untrusted text until it is checked.
             branch = branch or checked_branch(default or "main")
             lengths = {len(commit) for commit in advertised.values()}
-            origins = TransportSource(object_format="sha256" if lengths == {64} else "sha1", refs={})
-            await asyncio.to_thread(transport.prepare, origins)  # once more, now that the format is known
+            source = TransportSource(object_format="sha256" if lengths == {64} else "sha1", refs={})
+            await asyncio.to_thread(transport.prepare, source)  # again, now that the format is known
             if advertised:
                 only = [branch] if depth else []
                 shallow = [f"--depth={depth}"] if depth else []
                 specifications = _specifications(target, only, tags=not depth)
                 await transport.reach(*_FETCH, *shallow, "--", transport.gateway.url, *specifications)
             refs = await transport.refs()
-            place = await asyncio.to_thread(_make, tree, directory)
-            await _settle(transport, place, target, origins.object_format, branch, refs)
+            path = await asyncio.to_thread(_make, tree, directory)
+            await _fill(transport, path, target, source.object_format, branch, refs)
             changes = {name: ("", commit) for name, commit in refs.items()}
             result = _fetched("git_clone", target, changes, transport.gateway.received)
             into = f"Cloned into {directory}, on branch {branch}\n{result.content}" if changes else _NO_BRANCH
             return replace(result, content=into, metadata={**result.metadata, "path": directory, "branch": branch})
 
     async def _needs_force(self, transport: GitTransport, old: str, new: str) -> bool:
-        """Whether the push would drop commits of the remote's branch, as far as the clone knows them."""
+        """Whether the push would drop commits of the remote's branch; True if the clone lacks them."""
         if not (await transport.run("cat-file", "-e", f"{old}^{{commit}}")).ok:
             return True
         return not (await transport.run("merge-base", "--is-ancestor", old, new)).ok
@@ -183,7 +182,7 @@ class GitRemotes:
             max_received_bytes=self._max_received_bytes,
             max_sent_bytes=self._max_sent_bytes,
         )
-        # Twice the limit for a command: it is the limit here that ends an operation.
+        # Twice the limit for a command, so that the limit here ends an operation.
         opening = GitTransport.open(
             self._sandbox, workspace, gateway, mask=self._mask, shown=target.url, seconds=2 * self.seconds
         )
@@ -197,32 +196,33 @@ class GitRemotes:
             raise ToolTimeout(f"{target.name} was not done within {self.seconds:g} seconds") from None
 
 
-async def _settle(
+async def _fill(
     transport: GitTransport,
-    place: str,
+    directory: str,
     target: GrantedRepository,
     object_format: str,
     branch: str,
     refs: Mapping[str, str],
 ) -> None:
-    """Make the clone out of what the transport brought: objects, refs, one remote in its config, files."""
+    """Make the clone from the transport's objects and refs, with one remote in its config, and check out its files."""
     source = f"{PLACE}/repository"
     git = ("git", "-c", "core.hooksPath=/dev/null", "-c", "safe.directory=*", "-c", "protocol.allow=never")
     form = (f"--object-format={object_format}", f"--initial-branch={branch}")
     try:
-        await transport.local(*git, "init", "--quiet", "--template=", *form, directory=place)
-        await transport.local("cp", "-R", f"{source}/objects", ".git", directory=place)
+        await transport.local(*git, "init", "--quiet", "--template=", *form, directory=directory)
+        await transport.local("cp", "-R", f"{source}/objects", ".git", directory=directory)
         if (transport.directory / "repository/shallow").is_file():
-            await transport.local("cp", f"{source}/shallow", ".git/shallow", directory=place)
-        await transport.local(*git, "remote", "add", "--", target.name, target.url, directory=place)
+            await transport.local("cp", f"{source}/shallow", ".git/shallow", directory=directory)
+        await transport.local(*git, "remote", "add", "--", target.name, target.url, directory=directory)
         if refs:
-            await transport.update_refs({name: ("", commit) for name, commit in refs.items()}, place)
+            await transport.update_refs({name: ("", commit) for name, commit in refs.items()}, directory)
         start = f"refs/remotes/{target.name}/{branch}"
         if start in refs:
-            await transport.local(*git, "checkout", "--quiet", "--track", "-b", branch, start, "--", directory=place)
+            checkout = ("checkout", "--quiet", "--track", "-b", branch, start, "--")
+            await transport.local(*git, *checkout, directory=directory)
     except BaseException:
         with suppress(ToolFailure):
-            await transport.local("find", ".", "-mindepth", "1", "-delete", directory=place)
+            await transport.local("find", ".", "-mindepth", "1", "-delete", directory=directory)
         raise
 
 
@@ -259,14 +259,14 @@ def _must_be_empty(tree: Tree, directory: str) -> None:
 
 
 def _make(tree: Tree, directory: str) -> str:
-    """The real path of the directory, which exists and is empty."""
+    """Make the directory, which must be empty if it exists; its real path."""
     tree.make_directory(directory)
     _must_be_empty(tree, directory)
     return tree.find(directory)
 
 
 def _fetched(operation: str, target: GrantedRepository, changes: Changes, received: int) -> ToolResult:
-    """Each ref that is new or has moved, and how many bytes the server sent."""
+    """The result of a fetch or clone: new and changed refs, and the bytes that the server sent."""
     lines = [
         f"{old[:_SHORT]}..{new[:_SHORT]} {_short(name)}" if old else f"[new] {_short(name)} at {new[:_SHORT]}"
         for name, (old, new) in changes.items()
@@ -285,7 +285,7 @@ def _fetched(operation: str, target: GrantedRepository, changes: Changes, receiv
 
 
 def _pushed(target: GrantedRepository, branch: str, old: str, new: str, *, forced: bool) -> ToolResult:
-    """What a push changed; `old` is empty for a new branch, and equal to `new` where there was nothing to do."""
+    """The result of a push; `old` is empty for a new branch, and equal to `new` if nothing was pushed."""
     where = f"{target.name}/{branch}"
     if old == new:
         text = f"{where} is at {new[:_SHORT]} already; there was nothing to push"

@@ -1,4 +1,4 @@
-"""The workspace's repository as git commands see it: one way to run git, so that no configuration of theirs runs."""
+"""Git commands in the workspace's repository, with settings that keep its configuration from running programs."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
 
 FALLBACK_IDENTITY = ("SWE AI Fleet", "agent@swe-ai-fleet.invalid")
-"""Name and email of commits in a repository that says neither."""
+"""Name and email of commits in a repository that configures neither."""
 
 TIME_LIMIT_SECONDS = 60.0
 MAX_FILES_LISTED = 200
 
-# Filters (clean, smudge) stay as configured: large-file storage needs them. They run inside the sandbox like all else.
+# Filters (clean, smudge) stay as configured, since large-file storage needs them; they run inside the sandbox too.
 _SETTINGS = (
     "core.hooksPath=/dev/null",
     "core.fsmonitor=false",
@@ -44,7 +44,7 @@ _SETTINGS = (
     "gc.auto=0",
     "maintenance.auto=false",
     "user.useConfigOnly=true",
-    # The clone may belong to whoever made it; inside the sandbox there is no other repository to be fooled into.
+    # The clone may belong to another user; the sandbox has no other repository that git could use by mistake.
     "safe.directory=*",
 )
 _VARIABLES = {
@@ -52,28 +52,28 @@ _VARIABLES = {
     "GIT_EDITOR": "true",
     "GIT_PAGER": "cat",
     "GIT_OPTIONAL_LOCKS": "0",
-    # A list of protocols that holds none: no missing object is fetched, whatever protocol.<name>.allow says.
+    # No protocol at all: missing objects are not fetched, whatever protocol.<name>.allow says.
     "GIT_ALLOW_PROTOCOL": "none",
     "GIT_NO_LAZY_FETCH": "1",
     "LC_ALL": "C.UTF-8",
 }
-# What git itself does without a driver: the markers' size and the names of temporary files are git's own.
+# Git's behaviour without a driver; git fills in the size of the markers and the names of temporary files.
 _PLAIN_MERGE = "git merge-file --marker-size=%L %A %O %B"
 _MAX_MERGE_DRIVERS = 50
-# A submodule has a configuration of its own, which the settings above do not reach: git does not look into it.
+# Git must not look into submodules: they have configurations of their own, which the settings above do not override.
 READ_ONLY_DIFF = ("--no-color", "--no-ext-diff", "--no-textconv", "--ignore-submodules=dirty")
 _REF = re.compile(r"(?![-/.])[^\x00-\x20\x7f:?*\[\\]{1,250}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 class Repository:
-    """Git at a workspace's root, every call with the settings above; nothing here reaches a remote."""
+    """Git at a workspace's root, always with the settings above; it never contacts a remote."""
 
     def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace
 
     async def status(self, operation_name: str) -> ToolResult:
-        """The branch and what has changed, as the result of an operation."""
+        """The branch and the changed files, as the result of an operation."""
         options = ("--porcelain=v1", "-z", "--branch", "--untracked-files=normal", "--ignore-submodules=dirty")
         output = (await self.git("status", *options)).stdout
         header, *entries = records(output) or ["## "]
@@ -108,7 +108,7 @@ class Repository:
         return [record.lstrip("\n") for record in records(commit.stdout)]
 
     async def identity(self) -> tuple[str, ...]:
-        """The settings that name a committer, empty where the repository's own do."""
+        """The settings of a fallback committer, empty if the repository configures one."""
         for variable in ("GIT_AUTHOR_IDENT", "GIT_COMMITTER_IDENT"):
             if not (await self.run("var", variable)).ok:
                 name, email = FALLBACK_IDENTITY
@@ -116,7 +116,7 @@ class Repository:
         return ()
 
     async def merging(self, *arguments: str) -> CommandResult:
-        """Run a command that merges contents: with a committer, without the repository's merge drivers and options."""
+        """Run a command that merges, with a committer and without the repository's merge drivers and options."""
         drivers = await self.run("config", "-z", "--name-only", "--get-regexp", r"^merge\..*\.driver$")
         if len(names := sorted(set(records(drivers.stdout)))) > _MAX_MERGE_DRIVERS:
             raise ToolFailure(f"the repository configures more than {_MAX_MERGE_DRIVERS} merge drivers")
@@ -124,7 +124,7 @@ class Repository:
         branch = (await self.run("symbolic-ref", "--short", "-q", "HEAD")).stdout.text().strip()
         if branch:
             overridden[f"branch.{branch}.mergeOptions"] = ""
-        # By variables, since `-c` can't name a driver that has a "=" in its name.
+        # By variables, since `-c` cannot set a driver with "=" in its name.
         variables = {"GIT_CONFIG_COUNT": str(len(overridden))}
         for number, (name, value) in enumerate(overridden.items()):
             variables |= {f"GIT_CONFIG_KEY_{number}": name, f"GIT_CONFIG_VALUE_{number}": value}
@@ -137,7 +137,7 @@ class Repository:
         return records(listed.stdout)
 
     async def commit_of(self, ref: str) -> tuple[str, int]:
-        """The hash of the commit that a ref names, and how many parents it has. Raises ToolFailure."""
+        """The hash of a ref's commit, and the number of its parents. Raises ToolFailure."""
         commit = f"{checked_ref(ref)}^{{commit}}"
         parsed = await self.run("rev-parse", "--verify", "--quiet", "--end-of-options", commit)
         if not parsed.ok:
@@ -147,13 +147,13 @@ class Repository:
         return sha, len(parents)
 
     async def must_match(self, paths: list[str]) -> None:
-        """Raises ToolFailure where a path names no tracked file."""
+        """Raise ToolFailure for a path that matches no tracked file."""
         listing = await self.run("ls-files", "--error-unmatch", "--", *paths)
         if not listing.ok:
             raise failure("diff", listing)
 
     async def git(self, *arguments: str) -> CommandResult:
-        """Run one git command. Raises ToolFailure with what git said where it fails."""
+        """Run one git command. Raises ToolFailure with git's message if it fails."""
         result = await self.run(*arguments)
         if not result.ok:
             raise failure(arguments[0], result)
@@ -162,9 +162,9 @@ class Repository:
     async def run(
         self, *arguments: str, settings: tuple[str, ...] = (), variables: Mapping[str, str] | None = None
     ) -> CommandResult:
-        """Run one git command, whatever becomes of it."""
+        """Run one git command; the caller checks its result."""
         options = [part for setting in (*_SETTINGS, *settings) for part in ("-c", setting)]
-        # Twice the operation's limit: it is the pipeline that ends an operation, and says so in the audit.
+        # Twice the operation's limit, so that the pipeline ends the operation and records that in the audit.
         command = Command(
             argv=("git", "--no-pager", *options, *arguments),
             variables={**_VARIABLES, **(variables or {})},
@@ -175,7 +175,7 @@ class Repository:
 
 
 def checked_ref(text: str) -> str:
-    """The ref itself. Raises ToolFailure for what git could take for something else, ToolRefusal for an option."""
+    """The ref, unchanged. Raises ToolFailure for texts that git could interpret otherwise, ToolRefusal for options."""
     if text.startswith("-"):
         raise ToolRefusal(f"{text[:80]!r} is an option, not a ref; give a commit hash, branch or tag such as HEAD~1")
     if not _REF.fullmatch(text):
@@ -187,7 +187,7 @@ def checked_ref(text: str) -> str:
 
 
 def pathspecs(paths: list[str]) -> list[str]:
-    """The paths themselves. Raises ToolFailure for pathspec magic and control characters."""
+    """The paths, unchanged. Raises ToolFailure for pathspec magic and control characters."""
     for path in paths:
         if not path or path.startswith(":") or _CONTROL.search(path):
             raise ToolFailure(
@@ -197,11 +197,11 @@ def pathspecs(paths: list[str]) -> list[str]:
 
 
 def failure(command: str, result: CommandResult) -> ToolFailure:
-    """What git said, without its hints for a person at a terminal, and what would work."""
+    """The failure of a git command: git's message without its hints for a terminal, and advice."""
     output = result.stderr.text().strip() or result.stdout.text().strip()
     lines = [line for line in output.splitlines() if line.strip() and not line.startswith("hint:")]
     text = "\n".join(lines).removeprefix("fatal: ").removeprefix("error: ")
-    # Nothing outside the workspace's repository is an agent's to look at or to change.
+    # Agents must neither read nor change files outside the workspace's repository.
     outside = "is outside repository" in text or "Invalid path '/" in text
     kind = ToolRefusal if outside else ToolFailure
     return kind(f"git {command}: {text or f'exit code {result.exit_code}'}{_advice(text)}")
@@ -239,7 +239,7 @@ _ADVICE = {
 
 
 def records(output: Output) -> list[str]:
-    """The records of a `-z` output; one that was cut is left out."""
+    """The records of a `-z` output, without one that was cut."""
     if output.elided:
         return output.head.decode("utf-8", "replace").split("\0")[:-1]
     return [record for record in output.text().split("\0") if record]
@@ -260,7 +260,7 @@ _IDS = re.compile(r"^(?:diff --git .*\n)?index [0-9a-f]+\.\.[0-9a-f]+.*\n(?=--- 
 
 
 def conflict(operation_name: str, result: CommandResult, files: list[str], ending: str) -> ToolResult:
-    """A merge that stopped: which files to look into, and how to go on."""
+    """The result of a merge with conflicts: the files, and how to continue."""
     listed = "\n".join(files[:MAX_FILES_LISTED])
     return ToolResult(
         success=False,
@@ -276,7 +276,7 @@ def conflict(operation_name: str, result: CommandResult, files: list[str], endin
 
 
 def no_difference(staged: bool, base: str | None) -> str:
-    """A diff that is empty, and what it was between."""
+    """The text for an empty diff, with the two sides that were compared."""
     if staged:
         return "No differences: nothing is staged."
     against = f" with {base}" if base else " with the index (staged=true shows what is staged)"
@@ -284,10 +284,10 @@ def no_difference(staged: bool, base: str | None) -> str:
 
 
 def without_untouched(text: str) -> str:
-    """A diff without the binary files in it that are as they were.
+    """A diff without binary files that have not changed.
 
-    Git counts one as changed whose time is another than in the index, which reading must not write; no part of the
-    patch is about it.
+    Git lists a binary file whose time differs from the index, which read-only operations must not update; the patch has
+    no section for it.
     """
     if not text.startswith("-\t-\t") and "\n-\t-\t" not in text:
         return text
@@ -301,7 +301,7 @@ def without_untouched(text: str) -> str:
 
 
 def without_ids(text: str) -> str:
-    """A diff without the lines before a file's `---` that say nothing more: its name twice, ids of blobs."""
+    """A diff without the redundant lines before a file's `---`: its name twice, and ids of blobs."""
     return _IDS.sub("", text)
 
 

@@ -1,8 +1,8 @@
-"""Git that speaks to a remote for a clone: with a configuration of our own, in a sandbox session of its own.
+"""Git that contacts a remote for a clone, with the fleet's own configuration, in its own sandbox session.
 
-The clone's configuration may be anybody's, so the git that reaches the network never reads it. It has a git directory
-of ours (config, refs, HEAD) and takes from the clone its objects alone. What came in is put into the clone's refs by a
-git without network access, from a list of ours.
+The clone's configuration is untrusted, so a git with network access never reads it. That git has a directory made by
+the fleet (config, refs, HEAD) and uses only the objects of the clone. Afterwards a git without network access updates
+the clone's refs from a list made by the fleet.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from swe_ai_fleet.tools.git.repository import Repository, failure
 
 MAX_REFS = 8_000
 PLACE = "/transport"
-"""Where commands of the session see the transport's directory; its git directory is `repository` in there."""
+"""Where commands of the session see the transport's directory; `repository` in it is the git directory."""
 
 _PROXY = f"http://127.0.0.1:{PROXY_PORT}"
 _OUTPUT_LIMIT = 4 * 1024 * 1024
-# Old faults that whole histories carry and that harm nobody.
-_FORGIVEN = ("badTimezone", "missingSpaceBeforeDate", "missingSpaceBeforeEmail", "zeroPaddedFilemode")
+# Harmless faults of commits in old histories.
+_TOLERATED_FAULTS = ("badTimezone", "missingSpaceBeforeDate", "missingSpaceBeforeEmail", "zeroPaddedFilemode")
 _CONFIG = """\
 [core]
 	repositoryformatversion = {version}
@@ -85,7 +85,7 @@ _VARIABLES = {
     "GIT_GRAFT_FILE": "/dev/null",
     "GIT_PAGER": "cat",
     "LC_ALL": "C.UTF-8",
-    # The gateway is on this host's loopback, which only the proxy leads to.
+    # The gateway is on this host's loopback, which is reached through the proxy only.
     "no_proxy": "",
     "NO_PROXY": "",
 }
@@ -97,7 +97,7 @@ _UPDATE_REFS = 'exec git -c core.hooksPath=/dev/null -c "safe.directory=*" updat
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransportSource:
-    """What the transport takes from a clone: where its objects lie, its refs, and where a shallow history ends."""
+    """The data of a clone for the transport: the path of its objects, its refs, and the ends of a shallow history."""
 
     object_format: str = "sha1"
     objects: str = ""
@@ -106,7 +106,7 @@ class TransportSource:
 
 
 class GitTransport:
-    """The git process between one remote, behind a gateway, and the clone at the workspace's root, if there is one."""
+    """Git between one remote, behind a gateway, and the clone at the workspace's root, if there is one."""
 
     def __init__(
         self, local: LocalWorkspace, networked: LocalWorkspace, directory: Path, gateway: Gateway, *,
@@ -127,17 +127,17 @@ class GitTransport:
     async def open(
         cls, sandbox: Sandbox, workspace: Workspace, gateway: Gateway, *, mask: SecretMask, shown: str, seconds: float
     ) -> AsyncGenerator[GitTransport]:
-        """A transport for the clone in a workspace; its directory vanishes at the end.
+        """A transport for the clone in a workspace; its directory is removed at the end.
 
         Args:
-            gateway: Open already; nothing else is reached.
-            mask: Applied to whatever git says.
-            shown: What stands for the gateway's URL in what git says.
-            seconds: Limit of one command.
+            gateway: An open gateway, the only address that is reached.
+            mask: Masks secrets in git's messages.
+            shown: Replaces the gateway's URL in git's messages.
+            seconds: The time limit of one command.
         """
         directory = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix="fleet-transport-"))
         try:
-            # Only the mounts: what an environment puts on PATH or into variables is not ours.
+            # Only the mounts: the environment's PATH and variables are untrusted.
             environment = Environment(mounts=workspace.environment.mounts)
             ours = (Mount(source=str(directory), target=PLACE),)
             granted = NetworkGrant(private_hosts=(gateway.address,))
@@ -149,8 +149,8 @@ class GitTransport:
         finally:
             await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)
 
-    async def origins(self) -> TransportSource:
-        """What there is of the clone at the workspace's root. Raises ToolFailure where there is none."""
+    async def source(self) -> TransportSource:
+        """The data of the clone at the workspace's root. Raises ToolFailure if there is no clone."""
         options = ("--path-format=absolute", "--show-object-format", "--git-path", "objects", "--git-path", "shallow")
         lines = (await self.clone.git("rev-parse", *options)).stdout.text().splitlines()
         if len(lines) != 3 or lines[0] not in ("sha1", "sha256"):
@@ -167,37 +167,37 @@ class GitTransport:
             shallow=tuple(line for line in shallow.stdout.text().splitlines() if _COMMIT.fullmatch(line)),
         )
 
-    def prepare(self, origins: TransportSource) -> None:
-        """Write the transport's git directory. Without `objects` it gets a store of its own."""
+    def prepare(self, source: TransportSource) -> None:
+        """Write the transport's git directory. Without `objects` it gets its own object store."""
         repository = self.directory / "repository"
         for name in ("objects", "refs"):
             (repository / name).mkdir(parents=True, exist_ok=True)
-        sha256 = origins.object_format == "sha256"
+        sha256 = source.object_format == "sha256"
         config = _CONFIG.format(
             version=1 if sha256 else 0,
             extensions="\n\tobjectFormat = sha256" if sha256 else "",
             proxy=_PROXY,
             post_buffer=self.gateway.max_sent_bytes,
-            forgiven="\n".join(f"\t{name} = ignore" for name in _FORGIVEN),
+            forgiven="\n".join(f"\t{name} = ignore" for name in _TOLERATED_FAULTS),
         )
         (repository / "config").write_text(config)
         (repository / "HEAD").write_text("ref: refs/heads/none\n")
-        packed = "".join(f"{commit} {name}\n" for name, commit in sorted(origins.refs.items()))
+        packed = "".join(f"{commit} {name}\n" for name, commit in sorted(source.refs.items()))
         (repository / "packed-refs").write_text(packed)
-        if origins.shallow:
-            (repository / "shallow").write_text("".join(f"{commit}\n" for commit in origins.shallow))
-        self._objects = origins.objects
+        if source.shallow:
+            (repository / "shallow").write_text("".join(f"{commit}\n" for commit in source.shallow))
+        self._objects = source.objects
 
     async def reach(self, *arguments: str) -> CommandResult:
-        """Run git in the transport's directory, with the gateway in reach. Raises what git or the gateway said."""
+        """Run git in the transport's directory with access to the gateway. Raises the gateway's or git's failure."""
         result = await self._git(self._networked, arguments)
-        # An answer that broke off can look whole to git.
+        # A response that broke off can look complete to git.
         if not result.ok or self.gateway.problem is not None:
             raise self._failure(arguments[0], result)
         return result
 
     async def run(self, *arguments: str) -> CommandResult:
-        """Run git in the transport's directory, without a network, whatever becomes of it."""
+        """Run git in the transport's directory without a network; the caller checks its result."""
         return await self._git(self._local, arguments)
 
     async def _git(self, workspace: LocalWorkspace, arguments: tuple[str, ...]) -> CommandResult:
@@ -207,7 +207,7 @@ class GitTransport:
         return await self._run(("git", "--no-pager", *arguments), variables, workspace=workspace)
 
     def _failure(self, command: str, result: CommandResult) -> ToolFailure:
-        """Why a command failed: what the gateway objected to, else what git said, without addresses of ours."""
+        """The failure of a command: the gateway's, or else git's message without the gateway's address."""
         if self.gateway.problem is not None:
             return self._masked(self.gateway.problem)
         if result.timed_out:
@@ -221,7 +221,7 @@ class GitTransport:
         )
 
     async def refs(self) -> Mapping[str, str]:
-        """The refs of the transport's directory, name to commit. Raises ToolFailure where there are too many."""
+        """The commits of the transport's refs, by name. Raises ToolFailure if there are too many."""
         options = (f"--count={MAX_REFS + 1}", "--format=%(objectname) %(refname)")
         listed = await self.run("for-each-ref", *options)
         if not listed.ok:
@@ -232,7 +232,7 @@ class GitTransport:
         return refs_found
 
     async def advertised(self, *patterns: str) -> tuple[Mapping[str, str], str]:
-        """(refs at the remote that match, the branch that its HEAD names or nothing)."""
+        """(the commits of matching refs at the remote, by name; the branch of its HEAD, or "")."""
         options = ("--symref", "--quiet", "--end-of-options")
         listed = await self.reach("ls-remote", *options, self.gateway.url, "HEAD", *patterns)
         refs: dict[str, str] = {}
@@ -246,7 +246,7 @@ class GitTransport:
         return refs, head
 
     async def update_refs(self, changes: Mapping[str, tuple[str, str]], directory: str = ".") -> None:
-        """Set refs of the clone (name to old, which is empty where there was none, and new), all or none."""
+        """Set refs of the clone, all or none; `changes` are (old, new) commits by ref, old "" for a new ref."""
         lines = [
             f"update {ref} {new} {old}\n" if old else f"create {ref} {new}\n" for ref, (old, new) in changes.items()
         ]
@@ -257,7 +257,7 @@ class GitTransport:
             raise self._masked(failure("update-ref", result))
 
     async def local(self, *argv: str, directory: str = ".") -> None:
-        """Run a command without any of our variables in a directory of the workspace. Raises ToolFailure."""
+        """Run a command in a directory of the workspace, without the transport's variables. Raises ToolFailure."""
         result = await self._run(argv, {"GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_NOSYSTEM": "1"}, directory)
         if not result.ok:
             raise self._masked(failure(argv[0], result))
@@ -277,7 +277,7 @@ class GitTransport:
                 variables=variables,
                 timeout_seconds=self._seconds,
                 output_limit=_OUTPUT_LIMIT,
-                # It waits for a network most of its time.
+                # It mostly waits for the network.
                 light=True,
             )
         )
@@ -287,7 +287,7 @@ class GitTransport:
 
 
 def _refs(listing: str) -> dict[str, str]:
-    """Refs by name. A symbolic HEAD of a remote is none of its branches."""
+    """Commits by ref, without the symbolic HEADs of remotes."""
     refs_by_name: dict[str, str] = {}
     for line in listing.splitlines():
         match = _REF_LINE.fullmatch(line)
@@ -297,5 +297,5 @@ def _refs(listing: str) -> dict[str, str]:
 
 
 def _is_noise(line: str) -> bool:
-    """Lines of `--porcelain` and of progress that tell a reader nothing."""
+    """Whether a line of `--porcelain` or progress output carries no information."""
     return not line.strip() or line.startswith(("To ", "Done", "=\t", "POST git-", "error: failed to push some refs"))

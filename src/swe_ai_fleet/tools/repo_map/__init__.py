@@ -1,7 +1,6 @@
-"""A map of a repository: its definitions, those first that the rest of the code leans on.
+"""A map of a repository: its definitions, most used first.
 
-`mapper` is the side of the fleet. All other modules run inside the workspace's sandbox, where this directory is a
-package of its own (that is why its imports are relative) and nothing else of the fleet can be imported: parsing what
-strangers wrote with parsers in C, and walking large trees, belongs neither into the fleet's event loop nor outside a
-jail.
+`mapper` runs in the fleet. All other modules run inside the workspace's sandbox, where this directory is a separate
+package (hence its relative imports) and nothing else of the fleet can be imported: untrusted code is parsed by parsers
+in C, and large trees are walked, neither of which belongs into the fleet's event loop or outside a sandbox.
 """

@@ -1,9 +1,9 @@
-"""Which definitions matter: PageRank over the graph of files that use each other's names.
+"""Ranks definitions by importance: PageRank over the graph of files that use each other's names.
 
 The idea of ranking the files of a repository by the references between them, weighted by the names they use, is that of
 the code map of the aider assistant; the ranking itself is that of S. Brin and L. Page, "The Anatomy of a Large-Scale
-Hypertextual Web Search Engine" (1998), in its personalised form: the random reader starts over at what the task names.
-Weights and numbers are ours.
+Hypertextual Web Search Engine" (1998), in its personalised form: the random reader restarts at files that the task
+names. The weights and constants are our own.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _COMMON = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Focus:
-    """Exact `names` and paths as given, and the lower-case `words` that they and the prose around them consist of."""
+    """Exact `names` and paths from a task, and the lower-case `words` of them and of the prose around them."""
 
     names: frozenset[str]
     words: frozenset[str]
@@ -46,7 +46,7 @@ class Focus:
 
 
 def focus_of(texts: Iterable[str]) -> Focus:
-    """What the texts name; common words and those of fewer than three letters are left out."""
+    """The names and words in texts, without common words and those of fewer than three letters."""
     names: list[str] = []
     for text in texts:
         names += [term.strip("./-") for term in _TERM.findall(text)]
@@ -59,7 +59,7 @@ def focus_of(texts: Iterable[str]) -> Focus:
 
 @cache
 def words_of(name: str) -> frozenset[str]:
-    """The words that a name or path is made of: `parseHttp_url` of parse, http and url; plurals as one."""
+    """The words in a name or path, in the singular: parse, http and url for `parseHttp_url`."""
     words = (word.lower() for word in _PARTS.findall(name))
     return frozenset(_singular(word) for word in words if len(word) > 2 and word not in _COMMON)
 
@@ -71,9 +71,9 @@ def _singular(word: str) -> str:
 _DAMPING = 0.85
 _ITERATIONS = 40
 _TOLERANCE = 1e-5
-# A name that more files define than this says nothing about which of them is meant.
+# A name that more files define does not tell which of them is meant.
 _MAX_DEFINERS = 8
-# Of each file the strongest of its uses count, so many that all together stay within this: it bounds time and memory.
+# The limit of uses in all files together, which bounds time and memory; each file keeps an equal number, its strongest.
 _MAX_USES = 1_000_000
 _SELF = 0.1
 _EVERYWHERE = 0.15
@@ -81,7 +81,7 @@ _COMPOUND = re.compile(r"[^_]_[^_]|[a-z][A-Z]")
 _PLAIN = re.compile(r"[a-z]+")
 
 _Definers = Mapping[str, Mapping[str, list[int]]]
-"""By family and name, the files that define it."""
+"""The files that define a name, by family and name."""
 
 _Use = tuple[int, str, float]
 """The file that defines a name, the name, and the weight of using it."""
@@ -98,7 +98,7 @@ class MappedFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranked:
-    """A definition by the index of its file and its own in that file's tags."""
+    """A definition, by the index of its file and its index in that file's tags."""
 
     file: int
     definition: int
@@ -121,7 +121,7 @@ def rank(files: Sequence[MappedFile], focus: Focus) -> list[Ranked]:
     ranked: list[Ranked] = []
     for index, file in enumerate(files):
         definitions = file.tags.definitions
-        # Even what nobody uses is worth something where its file is, and more where that is what the task names.
+        # An unused definition still has a share of its file's rank, and a larger one if the task names the file.
         share = (0.1 * ranks[index] + (0.3 * weights[index] if focus else 0.0)) / max(1, len(definitions))
         shared = Counter(tag.name for tag in definitions)
         for number, tag in enumerate(definitions):
@@ -136,12 +136,12 @@ def rank(files: Sequence[MappedFile], focus: Focus) -> list[Ranked]:
 def pagerank(edges: Sequence[Mapping[int, float]], weights: Sequence[float]) -> list[float]:
     """The share of time that a random reader spends at each node; the shares add up to 1.
 
-    With probability 0.85 the reader follows an edge, in proportion to its weight; otherwise, and where there is none,
-    starts over at a node in proportion to `wanted`.
+    With probability 0.85 the reader follows an edge, in proportion to its weight; otherwise, and at a node without
+    edges, the reader restarts at a node in proportion to `weights`.
 
     Args:
         edges: For each node the weights of its edges by target, none negative.
-        wanted: How much each node is wanted, none negative; all zero counts as all equal.
+        weights: The weight of each node for a restart, none negative; if all are zero, all nodes are equal.
     """
     size, total = len(edges), sum(weights)
     start = [value / total for value in weights] if total > 0 else [1 / size] * size
@@ -175,7 +175,7 @@ def _definers(files: Sequence[MappedFile]) -> _Definers:
 
 
 def _uses(files: Sequence[MappedFile], definers: _Definers, focus: Focus) -> list[list[_Use]]:
-    """What each file uses of the files, its own definitions included."""
+    """The uses of defined names by each file, those that it defines itself included."""
     users: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for file in files:
         users[file.family].update(file.tags.references.keys() & definers[file.family].keys())
@@ -198,7 +198,7 @@ def _uses(files: Sequence[MappedFile], definers: _Definers, focus: Focus) -> lis
                 continue
             weight *= math.sqrt(count)
             targets = targets_of[name]
-            # Whoever has one of its own means that, whoever else has one too.
+            # A file that defines the name itself means its own definition.
             if index in targets:
                 uses_of_file.append((index, name, weight * len(targets)))
             else:
@@ -208,7 +208,7 @@ def _uses(files: Sequence[MappedFile], definers: _Definers, focus: Focus) -> lis
 
 
 def _by_target(index: int, uses: list[_Use]) -> dict[int, float]:
-    """The edges from a file; none leads back to it, or it would make itself important."""
+    """The edges from a file to others; an edge to itself would raise its own rank."""
     weights: dict[int, float] = {}
     for target, _, weight in uses:
         weights[target] = weights.get(target, 0.0) + weight
@@ -217,7 +217,7 @@ def _by_target(index: int, uses: list[_Use]) -> dict[int, float]:
 
 
 def _weight(name: str) -> float:
-    """What a use of a name says: long and compound ones are about one thing, plain words and private ones less."""
+    """The weight of using a name: high for long compound names, which are specific, low for plain or private ones."""
     weight = 0.1 if name.startswith("_") else 1.0
     if len(name) < 4 or _PLAIN.fullmatch(name):
         return weight * 0.2
@@ -225,7 +225,7 @@ def _weight(name: str) -> float:
 
 
 def _rarity(users: int, files: int) -> float:
-    """From 1 for a name that one file uses down to nearly 0 for one that all do."""
+    """From 1 for a name that one file uses down to nearly 0 for a name that all files use."""
     return (math.log1p(files / users) / math.log1p(files)) ** 2
 
 
@@ -241,7 +241,7 @@ def _interest(name: str, focus: Focus) -> float:
 
 
 def _weights(files: Sequence[MappedFile], definers: _Definers, focus: Focus) -> list[float]:
-    """How much each file is wanted: some for every file, the rest for those that match the focus."""
+    """The weight of each file for a restart: a small equal share for all, the rest for files that match the focus."""
     even = [1 / len(files)] * len(files)
     if not focus:
         return even

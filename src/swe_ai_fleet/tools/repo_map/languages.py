@@ -1,7 +1,7 @@
-"""The languages that are parsed, and what counts as a definition or a reference in each.
+"""The parsed languages, with a query for the definitions and references of each.
 
-The queries are ours: those that the grammars bring see calls only in some languages and comments in others.
-`@definition` with its `@name` is a definition, `@scope` only holds others together, `@reference` is a use of a name.
+The queries are our own: those of the grammars find only calls in some languages, and also comments in others.
+`@definition` with its `@name` is a definition, `@scope` contains definitions, `@reference` is a use of a name.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Language:
-    """A grammar: the module and its function that gives it. Names are looked up within a `family` of languages."""
+    """A language, with the module and function of its grammar. Names are resolved within a `family` of languages."""
 
     name: str
     family: str
@@ -27,9 +27,9 @@ def _named(name: str, kinds: str) -> str:
 
 
 def _used(name: str, fields: str) -> str:
-    """The uses of names in these fields of nodes (`call.function`), or anywhere below a node (`arguments`)."""
-    places = (field.partition(".") for field in fields.split())
-    return "".join(f"({node}{f' {field}:' if field else ''} ({name}) @reference)\n" for node, _, field in places)
+    """The uses of names in these fields of nodes (`call.function`), or in any field of a node (`arguments`)."""
+    pairs = (field.partition(".") for field in fields.split())
+    return "".join(f"({node}{f' {field}:' if field else ''} ({name}) @reference)\n" for node, _, field in pairs)
 
 
 _TYPES = "(type_identifier) @reference\n"
@@ -186,6 +186,6 @@ _BY_SUFFIX = {suffix: name for name, suffixes in _SUFFIXES.items() for suffix in
 
 
 def language_of(path: str) -> str:
-    """The name of the language that a file of this path is in; empty where it is none of ours."""
+    """The name of a file's language by its path; empty if the language is not parsed."""
     name = path.rpartition("/")[2]
     return _BY_SUFFIX.get(name.rpartition(".")[2], "") if "." in name else ""

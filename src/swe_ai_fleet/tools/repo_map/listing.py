@@ -1,7 +1,7 @@
-"""The source files of a tree, each with a digest of its content, and how they are read.
+"""Lists the source files of a tree with digests of their content, and reads them.
 
-Git says which files there are and which of them are as they were when it last hashed them; where there is no
-repository the directory is walked. A digest is that of git's blob objects, so both give the same.
+Git lists the files and knows which ones have not changed since it last hashed them; without a repository the directory
+is walked. Digests are those of git's blob objects in both cases.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _GIT = (
     "-c", "safe.directory=*", "ls-files", "-z",
 )  # fmt: skip
 _VARIABLES = {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "GIT_LITERAL_PATHSPECS": "1", "LC_ALL": "C.UTF-8"}
-# Where there is no .gitignore to say so: what is installed or built, not written.
+# Directories of installed or built files, skipped if there is no .gitignore.
 _SKIPPED = frozenset({"__pycache__", "build", "dist", "node_modules", "site-packages", "target", "venv", "vendor"})
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -33,7 +33,7 @@ _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceFile:
-    """A file in one of our languages. `digest` is empty as long as nobody has read it."""
+    """A file in a parsed language. `digest` is empty until the file was hashed."""
 
     path: str
     language: str
@@ -42,16 +42,16 @@ class SourceFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
-    """Files in the order of their paths, and how many were left out: over the limits, or not to be read."""
+    """Files in the order of their paths, and the number of those left out: over the limits, or unreadable."""
 
     files: tuple[SourceFile, ...]
     left_out: int
 
 
 class Reader:
-    """Reads regular files beneath a directory; no link is followed, neither at the end of a path nor on the way.
+    """Reads regular files below a directory, without following links in any part of a path.
 
-    A context manager: it keeps the directory open that it read from last.
+    A context manager: it keeps the last directory open.
     """
 
     def __init__(self, root: str) -> None:
@@ -66,7 +66,7 @@ class Reader:
             os.close(self._handles.pop())
 
     def read(self, path: str) -> bytes | None:
-        """The content; None for what is not a regular file of at most MAX_FILE_BYTES, or not there."""
+        """The content; None if the file is missing, not a regular one, or larger than MAX_FILE_BYTES."""
         *parents, name = path.split("/")
         if not name or any(part in ("", ".", "..") for part in (*parents, name)):
             return None
@@ -116,8 +116,8 @@ def list_sources(root: str, scope: str) -> Listing:
 
 
 def blob_digest(data: bytes, like: str = "") -> str:
-    """The name of git's object for a file's content, by the hash that `like` was made with (else SHA-1)."""
-    # Git's names, not a safeguard: whoever forges a collision misleads the maps of his own workspace.
+    """The name of git's object for a file's content, with the hash function of `like` (or SHA-1)."""
+    # Not a security measure: a forged collision would only mislead the maps of the forger's own workspace.
     digest = hashlib.sha256() if len(like) == 64 else hashlib.sha1(usedforsecurity=False)
     digest.update(b"blob %d\0" % len(data))
     digest.update(data)
@@ -125,7 +125,7 @@ def blob_digest(data: bytes, like: str = "") -> str:
 
 
 def _with_digests(root: str, listing: Listing) -> Listing:
-    """The listing with the content hashed where nobody else did; what can't be read is dropped."""
+    """The listing with digests for files that git has not hashed, without unreadable files."""
     files, left_out = list[SourceFile](), listing.left_out
     with Reader(root) as reader:
         for file in listing.files:
@@ -140,7 +140,7 @@ def _with_digests(root: str, listing: Listing) -> Listing:
 
 
 def _git(root: str, scope: str, *options: str) -> bytes | None:
-    """What git lists; None where there is no repository, no git, or no answer."""
+    """Git's output; None if there is no repository or no git, or git fails."""
     try:
         done = subprocess.run(
             [*_GIT, *options, "--", scope],
@@ -169,7 +169,7 @@ def _entries(staged: bytes) -> Iterator[tuple[str, str]]:
 
 def _decoded(names: bytes) -> Iterator[str]:
     for name in names.split(b"\0"):
-        # A name that is no text can't be asked for either.
+        # A name that is not UTF-8 cannot be read by path either.
         with suppress(UnicodeDecodeError):
             if name:
                 yield name.decode()

@@ -1,4 +1,4 @@
-"""The fleet's side of the map: asks the program in the sandbox, and believes nothing it says."""
+"""The fleet's side of the map: runs the program in the sandbox and validates its output."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from swe_ai_fleet.tools.definition import ToolFailure, ToolTimeout
 
 TIMEOUT_SECONDS = 150.0
 PARSE_SECONDS = 60.0
-"""What is not parsed by then is left to the next call, which finds the rest in the cache."""
+"""Files that are not parsed by then are left to the next call, which finds the others in the cache."""
 
 MAX_FOCUS_CHARS = 20_000
 CHARS_PER_TOKEN = 4
-"""A rough measure for code and English; no tokenizer is asked."""
+"""A rough estimate for code and English; no tokenizer is used."""
 
 _OUTPUT_LIMIT = 256 * 1024
 _START = """\
@@ -35,9 +35,9 @@ main(json.dumps(request))
 
 
 class RepoMap(BaseModel):
-    """A map as text, and what is in it: shown and all definitions and files.
+    """A map as text, with the numbers of shown and of all definitions and files.
 
-    `left_out` files are too many, too large or unreadable; for `unread` ones there was no time yet.
+    `left_out` files exceed the limits or are unreadable; `unread` ones were not parsed for lack of time.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -54,17 +54,17 @@ class RepoMap(BaseModel):
 async def draw_map(
     workspace: Workspace, scope: str, focus: list[str], *, max_tokens: int, narrow: bool = False
 ) -> RepoMap:
-    """A map of at most `max_tokens` tokens of the files below `scope`, a real path beneath the root.
+    """A map, of at most `max_tokens` tokens, of the files below `scope`, a real path below the root.
 
-    A `narrow` one holds only what the focus leads to.
+    A `narrow` map holds only definitions that are relevant to the focus.
 
-    Raises ToolFailure where it takes too long or the program fails.
+    Raises ToolFailure if it takes too long or the program fails.
     """
     max_chars = max_tokens * CHARS_PER_TOKEN
     request = {"scope": scope, "focus": focus, "max_chars": max_chars, "narrow": narrow, "seconds": PARSE_SECONDS}
     code = [f"{concealment.code().inside}/tools/repo_map", str(Path(__file__).parent)]
     packages = [concealment.packages().inside, concealment.packages().outside]
-    # Isolated and without site: what can be imported is the standard library and what is named here.
+    # Isolated and without site: only the standard library and these directories can be imported.
     argv = (*jail.python(workspace.environment), "-I", "-S", "-B", "-c", _START, json.dumps([code, packages, request]))
     result = await workspace.run(Command(argv=argv, timeout_seconds=TIMEOUT_SECONDS, output_limit=_OUTPUT_LIMIT))
     if result.timed_out:
@@ -80,7 +80,7 @@ async def draw_map(
 
 
 def described(drawn: RepoMap, path: str) -> str:
-    """The map with a last line that says what is not in it and how to see that."""
+    """The map with a last line that says what is missing in it and how to see that."""
     notes: list[str] = []
     if not drawn.files and not drawn.unread:
         notes.append(f"there is not a source file in a language that is parsed below {path!r}")

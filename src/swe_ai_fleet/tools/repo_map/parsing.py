@@ -1,4 +1,4 @@
-"""Parsing in a child process: a file that crashes its parser, or never ends, costs only itself."""
+"""Parses files in a child process: if the parser crashes or hangs, only that file is lost."""
 
 from __future__ import annotations
 
@@ -24,21 +24,20 @@ _CHUNK = 1 << 16
 def parse_files(
     root: str, files: Sequence[SourceFile], *, seconds: float
 ) -> Iterator[tuple[SourceFile, FileTags | None, bool]]:
-    """(file, its tags, whether they are those of its digest), one after the other until `seconds` are over.
+    """Yield (file, tags, whether the content still has the file's digest) in order, for at most `seconds`.
 
-    A file whose parser crashes or takes longer than 10 s defines nothing; one that cannot be read has None. What is
-    other than its digest says must not be remembered under it. Raises RuntimeError where parsing fails for a reason
-    that is not the file's.
+    A file whose parser crashes or takes longer than 10 s has no definitions; the tags of an unreadable file are None.
+    Cache tags under a digest only if the content still has it. Raises RuntimeError if the program itself fails.
     """
-    ends, at = time.monotonic() + seconds, 0
-    while at < len(files) and time.monotonic() < ends:
-        with _Child(root, files[at:]) as child:
-            while at < len(files):
-                seconds_left = ends - time.monotonic()
+    deadline, index = time.monotonic() + seconds, 0
+    while index < len(files) and time.monotonic() < deadline:
+        with _Child(root, files[index:]) as child:
+            while index < len(files):
+                seconds_left = deadline - time.monotonic()
                 answer = child.next(min(seconds_left, _FILE_SECONDS)) if seconds_left > 0 else None
-                if answer is None and ends - time.monotonic() <= 0:
+                if answer is None and deadline - time.monotonic() <= 0:
                     return
-                file, at = files[at], at + 1
+                file, index = files[index], index + 1
                 if answer is None:
                     yield file, NOTHING, True
                     break  # the next file needs a new child
@@ -49,9 +48,10 @@ def parse_files(
 
 
 class _Child:
-    """A process that answers each file with a line.
+    """A process that writes one line per file.
 
-    `=tags`, `!tags` where the content is another than expected, `-` where there is none, `?error` where it is our own.
+    It is `=tags`, `!tags` if the content does not have the file's digest, `-` if there is no content, or `?error` for a
+    fault of the program.
     """
 
     def __init__(self, root: str, files: Sequence[SourceFile]) -> None:
@@ -59,7 +59,7 @@ class _Child:
         self._pending = b""
         self._process = os.fork()
         if self._process == 0:
-            # Whatever happens in here, nothing of the parent's code may go on in the child.
+            # Whatever happens, the child must not return into the parent's code.
             try:
                 os.close(self._output)
                 _serve(root, files, write)
@@ -76,12 +76,12 @@ class _Child:
         os.waitpid(self._process, 0)
 
     def next(self, seconds: float) -> bytes | None:
-        """The next answer; None where the child is dead, silent for too long, or says too much."""
-        ends = time.monotonic() + seconds
+        """The next line; None if the child is dead, takes too long, or writes too much."""
+        deadline = time.monotonic() + seconds
         while (at := self._pending.find(b"\n")) < 0:
             if len(self._pending) > _MAX_ANSWER:
                 return None
-            ready, _, _ = select.select([self._output], [], [], max(0.0, ends - time.monotonic()))
+            ready, _, _ = select.select([self._output], [], [], max(0.0, deadline - time.monotonic()))
             chunk = os.read(self._output, _CHUNK) if ready else b""
             if not chunk:
                 return None
@@ -117,36 +117,36 @@ _MAX_BYTES = 64 * 1024 * 1024
 
 
 class TagCache:
-    """Tags by language and digest, each a line of a file that begins anew when it has become too large.
+    """Tags by language and digest, one per line of a file that is emptied when it becomes too large.
 
     Args:
-        path: The file; it and its directory are created. None keeps nothing.
+        path: The file, created with its directory; None: nothing is cached.
     """
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
 
     def get(self, keys: Collection[str]) -> dict[str, FileTags]:
-        """The tags that are known."""
-        wanted, tags_known = frozenset(keys), dict[str, FileTags]()
+        """The cached tags of these keys."""
+        wanted, cached = frozenset(keys), dict[str, FileTags]()
         with suppress(OSError), self._opened(os.O_RDONLY) as file:
             for line in file if os.fstat(file.fileno()).st_size <= 2 * _MAX_BYTES else ():
                 key, _, text = line.partition("\t")
                 if key in wanted and (tags := load(text)) is not None:
-                    tags_known[key] = tags
-        return tags_known
+                    cached[key] = tags
+        return cached
 
     def put(self, tags: Mapping[str, FileTags]) -> None:
-        """Remember tags."""
+        """Add tags to the cache."""
         with suppress(OSError), self._opened(os.O_WRONLY | os.O_APPEND | os.O_CREAT) as file:
             if os.fstat(file.fileno()).st_size > _MAX_BYTES:
                 file.truncate(0)
             file.writelines(f"{key}\t{dump(tags_of_file)}\n" for key, tags_of_file in tags.items())
 
     def _opened(self, flags: int) -> TextIO:
-        """The file; nothing that somebody put in its place but is none."""
+        """The opened file; links are refused."""
         if self._path is None:
-            raise FileNotFoundError("nothing is kept")
+            raise FileNotFoundError("there is no cache")
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(self._path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
         mode = "a" if flags & os.O_APPEND else "r"

@@ -1,4 +1,4 @@
-"""What runs inside the sandbox: request as JSON in an argument, map as JSON on standard output."""
+"""The program inside the sandbox: takes a request as JSON in an argument, prints the map as JSON."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MAX_PATH_CHARS = 300
 
 
 def render(files: Sequence[MappedFile], ranked: Sequence[Ranked], *, max_chars: int) -> tuple[str, int, int]:
-    """(text, definitions, files): as many of the best as fit; each brings the lines of the definitions around it."""
+    """(text, definitions, files): as many of the best definitions as fit, each with the definitions around it."""
     low, high = 0, min(len(ranked), _MAX_CANDIDATES)
     best = ("", 0, 0)
     while low < high:
@@ -56,7 +56,7 @@ def _render(files: Sequence[MappedFile], ranked: Sequence[Ranked]) -> tuple[str,
 
 
 def shown_path(path: str) -> str:
-    """A path in one line of bounded length, whatever characters its names hold."""
+    """A path as one printable line of bounded length."""
     line = "".join(char if char.isprintable() else "\ufffd" for char in path)
     return line if len(line) <= _MAX_PATH_CHARS else f"{line[:200]}\u2026{line[-80:]}"
 
@@ -64,15 +64,15 @@ def shown_path(path: str) -> str:
 def main(argument: str) -> None:
     """Draw a map of the working directory and print it.
 
-    The request has scope, focus (a list of texts), max_chars, seconds (for parsing), narrow (only what the
-    texts lead to).
+    The request has scope, focus (a list of texts), max_chars, seconds (for parsing), narrow (only definitions that are
+    relevant to the texts).
     """
     request: Mapping[str, Any] = json.loads(argument)
     json.dump(draw(os.getcwd(), request), sys.stdout)  # noqa: PTH109
 
 
 def draw(root: str, request: Mapping[str, Any]) -> dict[str, object]:
-    """The answer to one request, see `main`."""
+    """The map for one request, see `main`."""
     listing = list_sources(root, str(request["scope"]))
     texts = request["focus"]
     tags = _tags(root, listing, seconds=float(request["seconds"]))
@@ -101,7 +101,7 @@ def draw(root: str, request: Mapping[str, Any]) -> dict[str, object]:
 
 
 def _tags(root: str, listing: Listing, *, seconds: float) -> dict[str, FileTags | None]:
-    """Tags by path, of as many files as there is time for; None for what can't be read."""
+    """Tags by path, for as many files as there is time for; None for unreadable ones."""
     cache = TagCache(_cache_path())
     keys = [_content_key(file) for file in listing.files]
     cached = cache.get(keys)

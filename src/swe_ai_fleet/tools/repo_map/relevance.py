@@ -1,6 +1,6 @@
-"""What a prompt says of the code: where the names of a task are defined and used, and nothing where it names none.
+"""Finds the code that is relevant to a task: where the names in the task are defined and used.
 
-Unlike a map of the repository, which fills what room there is, this is as long as the task's words lead somewhere.
+Unlike a map of the repository, which fills all available room, the result is empty if the task names nothing.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ Read = Callable[[str], bytes | None]
 
 
 def relevant(files: Sequence[MappedFile], texts: Sequence[str], read: Read) -> tuple[list[Ranked], list[str]]:
-    """The definitions that a task is about, by file, the most telling file first; and the tests of them by path.
+    """The definitions that a task is about, by file, the most relevant file first; and the paths of their tests.
 
     Args:
-        files: Those of the repository.
+        files: The files of the repository.
         texts: The task.
-        read: Gives the content of a file, None where it cannot.
+        read: Returns the content of a file, None if it cannot be read.
     """
     words, names, paths = focus_of(texts).words, _identifiers(texts), _paths(texts)
     definers, users = defaultdict[str, list[int]](list), defaultdict[str, list[int]](list)
@@ -50,7 +50,7 @@ def relevant(files: Sequence[MappedFile], texts: Sequence[str], read: Read) -> t
         defaultdict[int, set[str]](set),
     )
     for name in sorted(names):
-        if len(definers[name] or users[name]) > _MOST_DEFINERS:  # which of them is meant, it does not say
+        if len(definers[name] or users[name]) > _MOST_DEFINERS:  # ambiguous
             continue
         for index in definers[name]:
             scores[index] += _DEFINES / len(definers[name])
@@ -84,12 +84,12 @@ def relevant(files: Sequence[MappedFile], texts: Sequence[str], read: Read) -> t
 
 
 def is_test(path: str) -> bool:
-    """Whether a path is named as tests are, in any language."""
+    """Whether a path looks like a test's, in any language."""
     return _TEST.search(path) is not None
 
 
 def _identifiers(texts: Iterable[str]) -> set[str]:
-    """The names in a task that are no mere words: written as code, or as nobody writes prose."""
+    """The names in a task that are written as code, or in a form that prose does not have."""
     identifiers: set[str] = set()
     for text in texts:
         for code in _CODE.finditer(text):
@@ -109,24 +109,24 @@ def _around(file: MappedFile, names: set[str], read: Read) -> list[int]:
     if not names or not definitions or (data := read(file.path)) is None:
         return []
     use = re.compile(r"\b(" + "|".join(map(re.escape, sorted(names))) + r")\b")
-    places: dict[int, None] = {}
+    using: dict[int, None] = {}
     at = -1
     for number, line in enumerate(data.decode("utf-8", "replace").split("\n"), start=1):
         while at + 1 < len(definitions) and definitions[at + 1].line <= number:
             at += 1
         if at >= 0 and line[:1].isspace() and use.search(line):
-            places[at] = None
-    return list(places)
+            using[at] = None
+    return list(using)
 
 
 def _by_words(files: Sequence[MappedFile], words: frozenset[str]) -> list[Ranked]:
-    """Where a task names nothing: the definitions whose names have two of its words at least, the rarest first."""
-    rankeds: list[Ranked] = []
+    """For a task without names: the definitions whose names share at least two words with it, the best match first."""
+    matches: list[Ranked] = []
     for index, file in enumerate(files):
         if is_test(file.path) or _ASIDE.search(file.path):
             continue
         for number, tag in enumerate(file.tags.definitions):
             if len(both := words_of(tag.name) & words) > 1:
-                rankeds.append(Ranked(file=index, definition=number, score=len(both) / len(words_of(tag.name))))
-    rankeds.sort(key=lambda definition: (-definition.score, definition.file, definition.definition))
-    return rankeds[:_MOST_FILES]
+                matches.append(Ranked(file=index, definition=number, score=len(both) / len(words_of(tag.name))))
+    matches.sort(key=lambda definition: (-definition.score, definition.file, definition.definition))
+    return matches[:_MOST_FILES]

@@ -1,4 +1,4 @@
-"""What one file defines and which names it uses."""
+"""The definitions in one file, and the names that it uses."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAX_REFERENCES = 5_000
 MAX_NAME_CHARS = 100
 MAX_SIGNATURE_CHARS = 160
 _MAX_SIGNATURE_BYTES = 2_000
-# A definition of these kinds is a signature as a whole; of others without a body only the first line is.
+# All of a definition of these kinds is its signature; for other kinds without a body it is the first line.
 _SIGNATURES = frozenset(
     {
         "abstract_method_signature", "function_declarator", "function_signature", "function_signature_item",
@@ -30,9 +30,9 @@ _SIGNATURES = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SymbolDefinition:
-    """A definition: its line from 1, its first line as written, and the index of the one around it, -1 for none.
+    """A definition: its line from 1, its signature, and the index of the definition around it, -1 for none.
 
-    `name` is empty for what only holds others together, such as an `impl` block.
+    `name` is empty for scopes such as an `impl` block.
     """
 
     name: str
@@ -43,14 +43,14 @@ class SymbolDefinition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileTags:
-    """Definitions in the order of a file, and how often it uses which name of any file."""
+    """The definitions in the order of a file, and the number of uses of each name."""
 
     definitions: tuple[SymbolDefinition, ...] = ()
     references: Mapping[str, int]
 
 
 NOTHING = FileTags(references={})
-"""What is known of a file that could not be parsed."""
+"""The tags of a file that could not be parsed."""
 
 
 def extract(language: str, source: bytes) -> FileTags:
@@ -59,12 +59,12 @@ def extract(language: str, source: bytes) -> FileTags:
     tree = parser.parse(source)
     captured, names, uses = _captured(query, tree.root_node)
     definitions: list[SymbolDefinition] = []
-    around: list[tuple[int, int, bool]] = []  # (end, index, whether it is a function) of those not closed yet
+    around: list[tuple[int, int, bool]] = []  # (end, index, whether it is a function) of enclosing definitions
     for node, name in sorted(captured, key=lambda pair: (pair[0].start_byte, -pair[0].end_byte)):
         while around and around[-1][0] <= node.start_byte:
             around.pop()
         if any(function for _, _, function in around):
-            continue  # what is local to a function is nobody else's
+            continue  # local to a function
         if len(definitions) == MAX_DEFINITIONS:
             break
         parent = around[-1][1] if around else -1
@@ -94,7 +94,7 @@ def dump(tags: FileTags) -> str:
 
 
 def load(text: str) -> FileTags | None:
-    """What `dump` made, None for anything else: it comes back from where strangers may have written."""
+    """The tags from `dump`'s output, None for any other text: the cache may have been written by others."""
     try:
         loaded: object = json.loads(text)
     except (ValueError, RecursionError):
@@ -121,7 +121,7 @@ def load(text: str) -> FileTags | None:
 
 @cache
 def _machine(language: str) -> tuple[Parser, Query]:
-    # Only the process that parses loads the grammars, and only those it needs.
+    # Imported late: only the parsing process loads grammars, and only those it needs.
     from tree_sitter import Language, Parser, Query
 
     entry = LANGUAGES[language]
@@ -130,7 +130,7 @@ def _machine(language: str) -> tuple[Parser, Query]:
 
 
 def _captured(query: Query, root: Node) -> tuple[list[tuple[Node, Node | None]], set[int], list[Node]]:
-    """(definitions with their names, where those names start, references)."""
+    """(definitions with their names, the positions of these names, references)."""
     from tree_sitter import QueryCursor
 
     captured: dict[tuple[int, int], tuple[Node, Node | None]] = {}

@@ -1,5 +1,5 @@
-"""What a shell command could do that a person should see first."""
+"""The risks of a shell command that a person should approve first."""
 
-from swe_ai_fleet.tools.shell_risk.commands import RiskAssessment, judge, shell_risks
+from swe_ai_fleet.tools.shell_risk.commands import RiskAssessment, assess, shell_risks
 
-__all__ = ["RiskAssessment", "judge", "shell_risks"]
+__all__ = ["RiskAssessment", "assess", "shell_risks"]

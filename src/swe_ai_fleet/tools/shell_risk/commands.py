@@ -1,4 +1,4 @@
-"""Which commands are known to be harmless, with which arguments; and why the others are not."""
+"""The commands and arguments that are known to be harmless, and the risks of the others."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _PLAIN = names(
     "whoami id uname nproc printenv which type cmp comm nl tac column seq sleep jq md5sum sha1sum sha256sum cksum od "
     "base64 hexdump strings expr shift break continue return exit rev fold fmt paste join expand numfmt arch"
 )
-"""Commands that only read and print, whatever their arguments are."""
+"""Commands that only read and print, with any arguments."""
 _UNARY, _BINARY = names("-e -f -d -r -w -x -s -L -h -n -z -p -S -b -c"), names("= == != -nt -ot -ef")
 _COMPARING = names("-eq -ne -lt -le -gt -ge")
 _MOVING = names("cd pushd popd")
@@ -68,7 +68,7 @@ _READERS: Mapping[str, Options] = {
     ),
     "uniq": Options(flags="cdDuiz", valued="fsw", long=names("count repeated unique ignore-case")),
 }
-"""Commands that read and print with these options; others of theirs run or write."""
+"""Commands that only read and print with these options; their other options run programs or write."""
 _WRITERS: Mapping[str, Options] = {
     "cp": Options(flags="rRapfnvuiLPdHTx", long=names("recursive archive force no-clobber verbose update parents")),
     "mv": Options(flags="fnvuiT", long=names("force no-clobber verbose update")),
@@ -114,24 +114,24 @@ _KNOWN_RISKS: Mapping[str, str] = {
 }
 
 
-def places(name: str) -> str:
-    """The command's own name where it is called by its full path in a system directory, else the name as it is."""
+def base_name(name: str) -> str:
+    """The command's name without its directory if that is a system directory, else the name unchanged."""
     directory, _, base = name.rpartition("/")
     return base if directory in ("/bin", "/usr/bin", "/usr/local/bin", "/sbin", "/usr/sbin") else name
 
 
-def moves(words: Words) -> bool:
-    """Whether a command may change the directory for those behind it."""
+def changes_directory(words: Words) -> bool:
+    """Whether a command may change the working directory of later commands."""
     texts = [word.text for word in words]
     return texts not in (["cd", "."], ["cd", "/workspace"]) and not _MOVING.isdisjoint(texts)
 
 
 def command_risks(words: Words, scope: CommandScope) -> Iterator[str]:
-    """Why one command should be looked at; nothing where it is known to be harmless."""
+    """The reasons why one command is risky; none if it is known to be harmless."""
     if words[0].text is None:
         yield "unknown: the command's name is computed"
         return
-    name, rest = places(words[0].text), words[1:]
+    name, rest = base_name(words[0].text), words[1:]
     if words[0].quoted:
         yield "unknown: the command's name is disguised by quoting"
     if any(reads_secrets(word.text or word.written) for word in rest):
@@ -153,8 +153,8 @@ def command_risks(words: Words, scope: CommandScope) -> Iterator[str]:
         yield from runner_risks(name, rest)
     elif name == "git":
         yield from git_risks(rest, moved=scope.moved)
-    elif (judge := _JUDGES.get(name)) is not None:
-        yield from judge(rest, scope)
+    elif (risks := _RISKS.get(name)) is not None:
+        yield from risks(rest, scope)
     elif words[0].text != name or "/" in name:
         yield "unknown: it runs a program by its path"
     else:
@@ -231,23 +231,23 @@ def _bracket(words: Words, scope: CommandScope) -> Iterator[str]:
 
 
 def _test(words: Words, _: CommandScope) -> Iterator[str]:
-    if any(word.many for word in words) or not _asks(words, comparing=_COMPARING):
+    if any(word.many for word in words) or not _is_plain_test(words, comparing=_COMPARING):
         yield "unknown: a test that may evaluate what is computed"
 
 
 def conditional_risks(words: Words) -> Iterator[str]:
-    """`[[ … ]]`, whose words are not split, and whose comparisons of numbers are arithmetic."""
+    """The risks of `[[ … ]]`, where words are not split and comparisons of numbers are arithmetic."""
     inner, end = words[1:-1], words[-1]
     if end.text != "]]" or end.quoted or words[0].quoted:
         yield "unknown: a test without its end"
-    elif not _asks(inner, comparing=frozenset()) and not (
+    elif not _is_plain_test(inner, comparing=frozenset()) and not (
         len(inner) == 3 and inner[1].text in _COMPARING and inner[0].number and inner[2].number
     ):
         yield "unknown: a test that may evaluate what is computed"
 
 
-def _asks(words: Words, *, comparing: frozenset[str]) -> bool:
-    """Whether a test is of a form that is read in one way whatever the computed words are, and evaluates none."""
+def _is_plain_test(words: Words, *, comparing: frozenset[str]) -> bool:
+    """Whether a test has the same meaning for all values of computed words, and evaluates none of them."""
     rest = words[1:] if len(words) > 1 and words[0].text == "!" else words
     match len(rest):
         case 0 | 1:
@@ -263,24 +263,24 @@ def _asks(words: Words, *, comparing: frozenset[str]) -> bool:
 
 
 def _changes_directory(words: Words, _: CommandScope) -> Iterator[str]:
-    """What stands behind a change of directory is judged as if there were none, so it may lead only into the tree."""
+    """Later commands are assessed as if the directory had not changed, so a change may lead only into the workspace."""
     path = words[0].text if len(words) == 1 else None
     if path is None or path.startswith("-") or path_risk(path, writes=True):
         yield "unknown: it leaves the directory by which the rest is judged"
 
 
 def _simple(allowed: str) -> Callable[[Words, CommandScope], Iterator[str]]:
-    """A command that is harmless with arguments of this form alone."""
+    """The risks of a command that is harmless only with arguments of this form."""
     form = re.compile(allowed, re.DOTALL)
 
-    def judge(words: Words, _: CommandScope) -> Iterator[str]:
+    def risks(words: Words, _: CommandScope) -> Iterator[str]:
         if any(word.text is None or not form.fullmatch(word.text) for word in words):
             yield "unknown: an argument that may change something, or one that is computed"
 
-    return judge
+    return risks
 
 
-_JUDGES: Mapping[str, Callable[[Words, CommandScope], Iterator[str]]] = {
+_RISKS: Mapping[str, Callable[[Words, CommandScope], Iterator[str]]] = {
     "python": lambda words, _: python_risks(words),
     "python3": lambda words, _: python_risks(words),
     **STARTERS,
@@ -304,31 +304,31 @@ _JUDGES: Mapping[str, Callable[[Words, CommandScope], Iterator[str]]] = {
 
 MAX_CHARS = 16_384
 MAX_DEPTH = 4
-"""How deep `sh -c '…'` and its like are followed."""
+"""The depth to which `sh -c '…'` and similar commands are followed."""
 _WRITING = frozenset({">", ">>", ">|", "&>", "&>>", ">&", "<>"})
 _DOWNLOADERS = ("curl", "wget", "fetch", "http", "nc", "ncat")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RiskAssessment:
-    """Why a command line should be looked at by a person, nothing where it is harmless; and the programs it names."""
+    """The reasons why a command line is risky (none if it is harmless), and the programs that it names."""
 
     reasons: tuple[str, ...]
     programs: frozenset[str] = frozenset()
 
 
 def shell_risks(command: str) -> tuple[str, ...]:
-    """Why a command line should be looked at by a person; empty where all of it is known to be harmless."""
-    return judge(command).reasons
+    """The reasons why a person should see a command line first; empty if all of it is known to be harmless."""
+    return assess(command).reasons
 
 
-def judge(command: str, *, depth: int = 0, moved: bool = False) -> RiskAssessment:
-    """Judge a command line by what can be proven of it, in bash and in any POSIX shell.
+def assess(command: str, *, depth: int = 0, moved: bool = False) -> RiskAssessment:
+    """Assess a command line by what can be proven about it, in bash and in any POSIX shell.
 
-    Judged are the commands as they are written, in whatever list, pipeline, loop, function or substitution they stand,
-    and those given to `sh -c`, `xargs`, `env` and their like. A name, an option or a construct that is not known counts
-    as a risk: the answer may be too careful, but a harmless verdict needs every part to be on a list. `moved` says that
-    it may run in another directory than the clone's own.
+    All commands in it are assessed, in any list, pipeline, loop, function or substitution, and those given to `sh -c`,
+    `xargs`, `env` and similar commands. Unknown names, options and constructs count as risks: the assessment may be too
+    careful, but a command line is harmless only if every part of it is on a list. `moved` says that it may run in
+    another directory than the clone's root.
     """
     if depth > MAX_DEPTH:
         return RiskAssessment(reasons=("unknown: shells are nested too deeply",))
@@ -340,13 +340,13 @@ def judge(command: str, *, depth: int = 0, moved: bool = False) -> RiskAssessmen
         return RiskAssessment(
             reasons=(f"unknown: it is not in the part of a shell's language that can be judged: {error}",)
         )
-    moved = moved or any(moves(each.words) for each in script.commands)
+    moved = moved or any(changes_directory(each.words) for each in script.commands)
     programs: set[str] = set()
 
     def nested(line: str) -> tuple[str, ...]:
-        verdict = judge(line, depth=depth + 1, moved=moved)
-        programs.update(verdict.programs)
-        return verdict.reasons
+        assessment = assess(line, depth=depth + 1, moved=moved)
+        programs.update(assessment.programs)
+        return assessment.reasons
 
     scope = CommandScope(command=command_risks, nested=nested, programs=programs, moved=moved)
     reasons: dict[str, None] = {}
@@ -389,8 +389,8 @@ def _redirection_risks(redirection: Redirection) -> Iterator[str]:
 
 
 def _pipeline_risks(pipeline: list[SimpleCommand]) -> Iterator[str]:
-    """What is fetched and goes straight into an interpreter."""
-    names = [places(command.words[0].text or "") for command in pipeline if command.words]
+    """The risk of a download that is piped into an interpreter."""
+    names = [base_name(command.words[0].text or "") for command in pipeline if command.words]
     fetches = [index for index, name in enumerate(names) if name in _DOWNLOADERS]
     if fetches and any(name in SHELLS for name in names[fetches[0] + 1 :]):
         yield "fetch-and-execute: what it downloads is run"

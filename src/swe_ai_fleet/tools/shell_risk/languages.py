@@ -1,4 +1,4 @@
-"""Commands with a language of their own: what of git's, sed's, awk's and printf's only reads and prints."""
+"""Commands with their own languages: which git commands, and which sed, awk and printf scripts, are harmless."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from swe_ai_fleet.tools.shell_risk.words import Options, Word, names
 
 MAX_SCRIPT_CHARS = 2_000
-"""Of sed's scripts that are looked at."""
+"""Longer scripts of sed are not analysed."""
 _BRACKET = re.compile(r"\[\^?+\]?+(?>\[[:.=].*?[:.=]\]|[^\]])*+\]")
 _DELIMITER = r"(?:_|[^\w\s\\;}])"
 
@@ -30,23 +30,23 @@ _SED = re.compile(
     rf"|y(?P<d4>{_DELIMITER}){_part('d4')}(?P=d4){_part('d4')}(?P=d4)"
     r"|[:btT][ \t]*+[A-Za-z0-9_.-]*+|[lqQ][ \t]*+[0-9]*+|[pPdDhHgGxnN=zF])[ \t]*+(?=[;\n}#]|\Z))"
 )
-"""Blanks, a comment, or a command with its addresses; in the patterns `p1` to `p3` brackets are looked at besides."""
+"""Blanks, a comment, or a command with its addresses; brackets in the patterns `p1` to `p3` are checked separately."""
 _AWK_RUNS = re.compile(r"system|getline|sorted_in|asort|[|>@]")
 _CONVERSION = re.compile(r"%(?:%|[-+ #0]*(?:\*|\d+)?(?:\.(?:\*|\d+)?)?[hlLjzt]*[diouxXfFeEgGaAcsbq]|\([^()]*\)T)")
 
 
 def awk_prints(program: str) -> bool:
-    """Whether a program of awk runs and writes nothing: all that could needs a sign or a name that it does not have."""
+    """Whether an awk program runs and writes nothing: it lacks the operators and names that could."""
     return not _AWK_RUNS.search(program.replace(">=", "").replace("||", ""))
 
 
 def printf_prints(form: str) -> bool:
-    """Whether a format of printf has conversions that only print; `%n` would set a variable."""
+    """Whether a printf format has only conversions that print; `%n` would set a variable."""
     return "%" not in _CONVERSION.sub("", form)
 
 
 def sed_edits(script: str) -> bool:
-    """Whether a script of sed only edits what it reads: every command is known, none runs, reads or writes a file."""
+    """Whether a sed script only edits its input: all commands are known, and none runs a program or uses a file."""
     at = 0
     while at < len(script) <= MAX_SCRIPT_CHARS:
         command = _SED.match(script, at)
@@ -57,13 +57,13 @@ def sed_edits(script: str) -> bool:
 
 
 def _ends_alike(pattern: str) -> bool:
-    """Whether a pattern ends at the same place whether or not a sed looks for its end within brackets."""
+    """Whether all seds agree on the end of a pattern, whether or not they search for it within brackets."""
     return "[" not in _BRACKET.sub("", re.sub(r"\\.", "_", pattern))
 
 
 _OUTSIDE = names("push fetch pull clone remote ls-remote submodule send-email request-pull bundle archive")
 _RUNS_A_PROGRAM = re.compile(r"%G|signature")
-"""In a format: gpg is asked about signatures."""
+"""Parts of a format that run gpg to verify signatures."""
 
 _LOOKING = names(
     "stat stat= shortstat numstat dirstat summary name-only name-status oneline graph decorate decorate= no-decorate "
@@ -80,7 +80,7 @@ _LOOKING = names(
     "fixed-strings perl-regexp boundary walk-reflogs find-object= no-notes not exclude= glob= no-expand-tabs"
 )
 _DIFFS = Options(flags="abceghiklmnpqrstuvwzEFPRW", valued="SGnIL", attached="UMCBDX", long=_LOOKING, numbers=True)
-"""Of log, diff and their like. Not there: --output, --ext-diff, --textconv, --show-signature."""
+"""The options of log, diff and similar commands, without --output, --ext-diff, --textconv and --show-signature."""
 
 _COMMANDS: Mapping[str, Options] = {
     **dict.fromkeys(names("diff log show rev-list diff-tree diff-index whatchanged"), _DIFFS),
@@ -144,7 +144,7 @@ _COMMANDS: Mapping[str, Options] = {
 
 
 def git_risks(words: Sequence[Word], *, moved: bool) -> Iterator[str]:
-    """Why a call of git should be looked at; `moved` says that it may run in another directory than the clone's own."""
+    """The reasons why a call of git is risky; `moved`: it may run in another directory than the clone's root."""
     command = words[0].text if words else None
     if command is None or command.startswith("-"):
         yield "unknown: an option before git's command"
@@ -158,7 +158,7 @@ def git_risks(words: Sequence[Word], *, moved: bool) -> Iterator[str]:
     elif not _keeps_everything(command, rest):
         yield f"destructive: git {command[:32]} may change or throw away what is there"
     if moved:
-        # A directory can be made to look like a repository with a configuration of its own, which names programs.
+        # A directory can be made a repository, whose configuration may name programs to run.
         yield "unknown: git in another directory, whose configuration may run programs"
 
 
@@ -175,7 +175,7 @@ def _known_risks(command: str, words: Sequence[Word]) -> Iterator[str]:
 
 
 def _keeps_everything(command: str, words: Sequence[Word]) -> bool:
-    """Whether a command of git that can throw work away does not, as it is given here."""
+    """Whether a git command that can discard work does not do so with these arguments."""
     texts = [word.text for word in words]
     match command:
         case "branch":

@@ -1,6 +1,6 @@
-"""Reads the part of a shell's language that bash and every POSIX shell read in the same way, and nothing beyond it.
+"""Parses the subset of the shell language that bash and every POSIX shell interpret alike.
 
-What is not in that part raises `UnreadableShell`: arithmetic on names, arrays, indirection, `${x@P}`, `$[…]`, `select`,
+Everything else raises `UnreadableShell`: arithmetic on names, arrays, indirection, `${x@P}`, `$[…]`, `select`,
 `coproc`, odd quoting. Commands inside substitutions, loops and functions are found like all others.
 """
 
@@ -24,7 +24,7 @@ _DELIMITER = re.compile(r"[\w.-]+", re.ASCII)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Redirection:
-    """A redirection to or from a file; those between descriptors and from the text itself are not kept."""
+    """A redirection to or from a file; those between descriptors and here-documents are omitted."""
 
     sign: str
     target: Word
@@ -32,7 +32,7 @@ class Redirection:
 
 @dataclass(slots=True, kw_only=True)
 class SimpleCommand:
-    """A simple command: what it assigns, its words, what it opens."""
+    """A simple command: the names of its assignments, its words, its redirections."""
 
     assigned: list[str] = field(default_factory=list[str])
     words: list[Word] = field(default_factory=list[Word])
@@ -41,7 +41,7 @@ class SimpleCommand:
 
 @dataclass(slots=True, kw_only=True)
 class ShellScript:
-    """All that a text would run, in whatever construct it stands."""
+    """All commands of a text, in any construct."""
 
     commands: list[SimpleCommand] = field(default_factory=list[SimpleCommand])
     pipelines: list[list[SimpleCommand]] = field(default_factory=list[list[SimpleCommand]])
@@ -49,7 +49,7 @@ class ShellScript:
 
 
 def read(text: str) -> ShellScript:
-    """Everything that a text runs. Raises UnreadableShell."""
+    """Parse a text. Raises UnreadableShell."""
     script = ShellScript()
     _Reader(text, script, nesting=0).whole()
     return script
@@ -258,7 +258,7 @@ class _Reader(ShellText):
         return command
 
     def _function(self) -> None:
-        """The rest of a function's definition, whose name has been read."""
+        """Read the rest of a function's definition, after its name."""
         self._at += 1
         self._blanks()
         self._expect(")")
@@ -277,7 +277,7 @@ class _Reader(ShellText):
         self._script.commands.append(command)
 
     def _redirection(self, command: SimpleCommand) -> bool:
-        """Read one that stands here; whether there is one."""
+        """Read a redirection at this position; False if there is none."""
         match = _REDIRECTION.match(self._text, self._at)
         if not match or self._peek("<(") or self._peek(">(") or (match[1] and match[2].startswith("&")):
             return False
@@ -290,7 +290,7 @@ class _Reader(ShellText):
         target = self._word()
         if sign == "<<<" or (sign in (">&", "<&") and target.text is not None and re.fullmatch(r"\d|-", target.text)):
             return True
-        # bash expands what stands behind `>&` a second time, quotes or not.
+        # bash expands the word after `>&` a second time, quoted or not.
         plain = target.text is not None and _NAME_OF_FILE.fullmatch(target.text)
         if sign == "<&" or (sign == ">&" and (number or not plain)):
             raise UnreadableShell("a descriptor that is computed")
@@ -314,7 +314,7 @@ class _Reader(ShellText):
                 self._at = len(self._text) if end < 0 else end + 1
                 if bare == delimiter:
                     break
-                # Some shells end a document at a line that only begins like its end, in a substitution.
+                # In a substitution, some shells end a document at a line that only begins with its delimiter.
                 if end < 0 or bare.startswith(delimiter) or (expands and line.endswith("\\")):
                     raise UnreadableShell("a here-document without a plain end")
                 body.append(bare)

@@ -1,7 +1,7 @@
 """Commands that start others or run the repository's own code.
 
-What a command starts is judged, with all that it may be given. Tests, linters and builds are harmless by decision and
-by few options.
+A started command is assessed with all arguments that it may get. Tests, linters and builds count as harmless, with few
+options.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _command(words: Words, scope: CommandScope) -> Iterator[str]:
 
 
 def _wrapped(words: Words, scope: CommandScope) -> Iterator[str]:
-    """A command that runs its arguments as another: that is judged; options of its own are not known."""
+    """The risks of a command that runs its arguments as another command; options of its own are unknown."""
     if words and (text := words[0].text) is not None and (text.startswith("-") or "=" in text):
         yield "unknown: an option or a variable given to a command that runs another"
     elif words:
@@ -81,7 +81,7 @@ _FIND_TESTS = names(
     "-name -iname -path -ipath -wholename -iwholename -regex -iregex -regextype -type -xtype -size -mtime -mmin -atime "
     "-amin -ctime -cmin -newer -maxdepth -mindepth -perm -user -group -links -samefile -inum -printf -lname -ilname"
 )
-"""Those with one argument."""
+"""Tests of find with one argument."""
 _FIND_SIGNS = names(
     "-H -L -P -depth -prune -print -print0 -ls -empty -not ! -a -o -or -and ( ) , -readable -writable -executable "
     "-quit -true -false -mount -xdev -follow -noleaf -daystart -nouser -nogroup"
@@ -116,7 +116,7 @@ def _find(words: Words, scope: CommandScope) -> Iterator[str]:
 
 
 def _end_of_exec(words: Words) -> int:
-    """How many words belong to a command of find's; 0 where its kinds would not agree about that."""
+    """The number of words of a command of `find -exec`; 0 if versions of find would disagree about its end."""
     for at, word in enumerate(words):
         if word.text == ";":
             return at
@@ -126,7 +126,7 @@ def _end_of_exec(words: Words) -> int:
 
 
 def _filled(word: Word, sign: str, head: str) -> Word:
-    """A word in which a sign is replaced by what is found when it runs, which begins with `head`."""
+    """A word whose placeholder `sign` is replaced at run time by a value that begins with `head`."""
     if word.text is None or sign not in word.text:
         return word
     before = word.text.partition(sign)[0]
@@ -151,7 +151,7 @@ def _xargs(words: Words, scope: CommandScope) -> Iterator[str]:
     command = list(parsed.operands)
     for sign in signs:
         command = [_filled(word, sign.text or "", "") for word in command]
-    # What it reads becomes further arguments, so only commands that are harmless with any are.
+    # Its input becomes further arguments, so the command must be harmless with any arguments.
     yield from scope.command(command if signs else [*command, computed(many=True)], scope)
 
 
@@ -178,17 +178,17 @@ _OPTIONS_REFUSED: Mapping[str, str] = {
     "mypy": "python-executable",
     "pyright": "pythonpath",
 }
-"""An option of a checker that names what to run, or to delete."""
+"""A checker's option that names a program to run, or files to delete."""
 _PYTHON_MODULES = names("pytest unittest py_compile compileall ruff mypy pyright flake8 black isort")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GoalRunner:
-    """A program that runs what a repository says: its harmless goals, and its options behind them."""
+    """A program that runs goals which the repository defines: the harmless goals, and options after them."""
 
     goals: frozenset[str]
     options: Options = field(default_factory=Options)
-    lists: tuple[tuple[str, str], ...] = ()
+    scripts: tuple[tuple[str, str], ...] = ()
 
 
 _SCRIPTS = (("run", "test"), ("run", "lint"))
@@ -212,17 +212,17 @@ RUNNERS: Mapping[str, GoalRunner] = {
         ),
     ),
     "npm": GoalRunner(
-        goals=names("test t --version"), options=Options(flags="s", long=names("silent")), lists=_SCRIPTS
+        goals=names("test t --version"), options=Options(flags="s", long=names("silent")), scripts=_SCRIPTS
     ),
-    "yarn": GoalRunner(goals=names("test --version"), lists=_SCRIPTS),
-    "pnpm": GoalRunner(goals=names("test --version"), lists=_SCRIPTS),
+    "yarn": GoalRunner(goals=names("test --version"), scripts=_SCRIPTS),
+    "pnpm": GoalRunner(goals=names("test --version"), scripts=_SCRIPTS),
     "make": GoalRunner(goals=names("test tests check lint build all")),
     "tox": GoalRunner(goals=frozenset(), options=Options(flags="qvr")),
 }
 
 
 def checker_risks(name: str, words: Sequence[Word]) -> Iterator[str]:
-    """A checker reads and writes what it is told to: all of it must lie in the workspace."""
+    """The risks of a checker: all files that its arguments name must be in the workspace."""
     refused = _OPTIONS_REFUSED.get(name)
     for word in words:
         text = (word.text or "").partition("=")[0]
@@ -232,7 +232,7 @@ def checker_risks(name: str, words: Sequence[Word]) -> Iterator[str]:
 
 
 def inside(word: Word) -> Iterator[str]:
-    """Why an argument should not be given to a program that reads and writes what its arguments name."""
+    """The risks of an argument for a program that reads and writes the files that its arguments name."""
     text = word.text
     if text is None:
         if word.shape is None or "/" in word.shape:
@@ -248,7 +248,7 @@ def inside(word: Word) -> Iterator[str]:
 
 
 def python_risks(words: Sequence[Word]) -> Iterator[str]:
-    """Python with the modules that check or format."""
+    """The risks of Python, which is harmless with modules that check or format."""
     texts = [word.text for word in words]
     if texts in (["--version"], ["-V"]):
         return
@@ -262,10 +262,10 @@ def python_risks(words: Sequence[Word]) -> Iterator[str]:
 
 
 def runner_risks(name: str, words: Sequence[Word]) -> Iterator[str]:
-    """Goals that are tests, checks or builds, and options that say nothing about what is run."""
+    """The risks of a runner, which is harmless with goals that test, check or build and options that run nothing."""
     runner = RUNNERS[name]
     goal, rest = words[:1], list(words[1:])
-    if goal and any(tuple(word.text for word in words[:2]) == pair for pair in runner.lists):
+    if goal and any(tuple(word.text for word in words[:2]) == pair for pair in runner.scripts):
         rest = list(words[2:])
     elif goal and runner.goals and goal[0].text not in runner.goals:
         yield f"unknown: {name} {str(goal[0].text)[:32]} may do anything"

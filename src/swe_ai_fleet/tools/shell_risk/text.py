@@ -1,4 +1,4 @@
-"""Words as a shell reads them: quotes, expansions, patterns, blanks and comments, and nothing beyond what is known."""
+"""Words as a shell parses them: quotes, expansions, patterns, blanks and comments; unknown syntax is refused."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BRACED = re.compile(
     rf"(?:(?::?[-+]|##?|%%?|//?){_PLAIN}|:\d+(?::\d+)?|\^\^?|,,?)?)\}}",
     re.ASCII,
 )
-"""What may stand in `${…}`: no indirection, no subscript, no `@` operator, no offset but digits, nothing nested."""
+"""The allowed forms of `${…}`: no indirection, subscript, `@` operator, computed offset or nesting."""
 _NUMBERS = re.compile(r"\(\(([\d\s+\-*/%()<>=!&|^~?:,]*?)\)\)")
 _ANSI = re.compile(r"'((?:[^'\\]|\\[^'])*)'")
 _NUMBER = re.compile(r"\"?(\$[?#]|\$\(\([^$]*\)\))\"?|[0-9]+")
@@ -26,11 +26,11 @@ _TEST = re.compile(r"\[\[?(?=[\s;&|<>()]|$)")
 
 
 class UnreadableShell(Exception):
-    """The text holds what this reader does not read; its argument says what."""
+    """The text has syntax that this reader does not support; its argument says which."""
 
 
 class ShellText(ABC):
-    """A place in a text. `nesting` is how many substitutions the text stands in."""
+    """A text and a position in it. `nesting` is the number of substitutions around the text."""
 
     def __init__(self, text: str, *, nesting: int) -> None:
         if nesting > MAX_DEPTH:
@@ -41,7 +41,7 @@ class ShellText(ABC):
         self._documents: list[tuple[str, bool, bool]] = []
 
     def quoted_text(self) -> None:
-        """Read all of it as what stands in double quotes, or in a here-document."""
+        """Read all of the text as if it were in double quotes or a here-document."""
         while self._at < len(self._text):
             self._quoted_part()
 
@@ -51,18 +51,18 @@ class ShellText(ABC):
 
     @abstractmethod
     def _inner(self, text: str) -> ShellText:
-        """Another text inside of this one, such as what stands in backquotes."""
+        """A text inside this one, such as the content of backquotes."""
 
     @abstractmethod
     def whole(self) -> None:
-        """Read all of it as commands."""
+        """Read all of the text as commands."""
 
     @abstractmethod
     def _read_documents(self) -> None:
-        """The bodies of the here-documents that the line before announced."""
+        """Read the bodies of the here-documents that began in the line before."""
 
     def _word(self) -> Word:
-        """The word that begins here. Raises UnreadableShell where there is none."""
+        """The word at this position. Raises UnreadableShell if there is none."""
         start, text, head = self._at, "", ""
         literal, many, quoted, pattern = True, False, False, False
         if self._peek("<(") or self._peek(">("):
@@ -107,7 +107,7 @@ class ShellText(ABC):
         )
 
     def _quote(self, sign: str) -> str:
-        """A backslash and its character, or what stands in single quotes."""
+        """The character after a backslash, or the content of single quotes."""
         if sign == "\\":
             piece = self._text[self._at + 1 : self._at + 2]
             if piece in ("", "\n"):
@@ -124,13 +124,13 @@ class ShellText(ABC):
         return piece
 
     def _is_pattern(self, char: str, start: int) -> bool:
-        """Whether an unquoted character may make names, or several words, of the word that it stands in."""
+        """Whether an unquoted character may expand its word to file names or to several words."""
         if char == "[":
             return not (_TEST.match(self._text, start) and self._at - start < 2)
         return char in "*?" or (char == "{" and self._text[self._at + 1 : self._at + 2] != "}")
 
     def _double(self) -> tuple[str | None, bool]:
-        """What stands in double quotes, and whether it may become several words."""
+        """The content of double quotes (None if computed), and whether it may become several words."""
         self._at += 1
         text: str | None = ""
         several = False
@@ -163,7 +163,7 @@ class ShellText(ABC):
         return char
 
     def _expanded(self, *, in_quotes: bool) -> str | None:
-        """An expansion that stands here: None, or the sign itself where it is one only."""
+        """Read an expansion at this position: None, or the `$` itself if it begins no expansion."""
         if self._peek("`"):
             self._backquoted(in_quotes=in_quotes)
             return None
@@ -195,7 +195,7 @@ class ShellText(ABC):
         return "$"
 
     def _substituted(self, end: str) -> None:
-        """The commands of a substitution that has begun, to its end."""
+        """Read the commands of a substitution that has begun, up to its end."""
         self._no_document_over(True)
         self._nesting += 1
         if self._nesting > MAX_DEPTH:
@@ -242,7 +242,7 @@ class ShellText(ABC):
             self._at = len(self._text) if end < 0 else end
 
     def _lines(self) -> None:
-        """Blanks, comments and line ends, with the here-documents behind these."""
+        """Skip blanks, comments and line ends, and read the here-documents after line ends."""
         self._blanks()
         while self._peek("\n"):
             self._at += 1
@@ -250,7 +250,7 @@ class ShellText(ABC):
             self._blanks()
 
     def _take(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
-        """Go past what matches here."""
+        """Match at this position and move after the match."""
         match = pattern.match(self._text, self._at)
         self._at = match.end() if match else self._at
         return match

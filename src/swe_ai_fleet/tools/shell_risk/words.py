@@ -1,6 +1,6 @@
-"""Words of a command as far as they are known before it runs, with its options, its scope and its paths.
+"""Words of a command as far as they are known before it runs, and the checks of its options and paths.
 
-Options are those that a command is known to be harmless with; paths say where it may write and what it should not
+Options are those with which a command is known to be harmless; paths decide where it may write and what it should not
 read.
 """
 
@@ -25,11 +25,12 @@ _NETWORK = re.compile(r"/(dev|inet[46]?)/+(tcp|udp)/")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Word:
-    """One word as it is written.
+    """One word of a command.
 
-    `text` is what the shell makes of it, None where only running it would show. `head` is what its value begins with in
-    any case. `many` says that it may become several words or none. `shape` is a pattern of names (`src/*.py`,
-    `a/{b,c}`) in a word that is nothing but literal otherwise. `number`: its value is digits, whatever it is.
+    `text` is its value after the shell's processing, None if that is known only at run time. `head` is the known
+    beginning of its value. `many` says that it may become several words or none. `shape` is a file name pattern
+    (`src/*.py`, `a/{b,c}`) in an otherwise literal word. `number` says that its value is certainly digits. `written` is
+    its source without quotes.
     """
 
     text: str | None
@@ -42,7 +43,7 @@ class Word:
 
     @property
     def operand(self) -> bool:
-        """Whether no value that it can have is an option, or a sign that stands where options do."""
+        """Whether it can never be an option, nor an operator such as `!` or `(`."""
         if self.shape is None and self.many:
             return False
         start = self.head if self.text is None else self.text
@@ -50,13 +51,13 @@ class Word:
 
     @property
     def path(self) -> str | None:
-        """A path for all that a word can be, to judge where it lies; None where that cannot be said."""
+        """A path or pattern that covers all values of the word; None if there is none."""
         if self.text is not None:
             return self.text
         if self.shape is None or not self.operand:
             return None
         patterns = [part for part in self.shape.split("/") if re.search(r"[*?\[{]", part)]
-        # A pattern leaves out names that begin with a dot unless it begins with one itself.
+        # A pattern does not match names that begin with a dot unless it begins with one itself.
         if _HIDDEN.search(self.shape.removeprefix("./")) or any(part.startswith(".") for part in patterns):
             return None
         return self.shape
@@ -67,13 +68,13 @@ def literal(text: str) -> Word:
 
 
 def computed(head: str = "", *, many: bool = False) -> Word:
-    """A word of which only the beginning is known."""
+    """A word whose value is known only at run time, except its beginning."""
     return Word(text=None, head=head, many=many)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parsed:
-    """A command's words told apart. `options` has each option without its dashes, with its value if it takes one."""
+    """A command's options (without dashes, each with its value if it takes one) and operands."""
 
     options: tuple[tuple[str, Word | None], ...]
     operands: tuple[Word, ...]
@@ -87,16 +88,16 @@ class Parsed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """The options that are known.
+    """The known options of a command.
 
     Args:
         flags: Letters without a value.
-        valued: Letters with one, attached or in the next word.
-        attached: Letters whose value, if any, stands in the same word.
-        long: Names without dashes; one that ends in `=` takes a value, in the same word or the next, and only in the
-            same where its name stands there without the sign too.
-        numbers: Whether `-5` is one.
-        permuted: Whether options are also looked for behind the first operand.
+        valued: Letters with a value, attached or in the next word.
+        attached: Letters whose value, if any, is in the same word.
+        long: Names without dashes; a name that ends in `=` takes a value, in the same word or the next, but only in
+            the same if the name is also listed without `=`.
+        numbers: Whether `-5` is an option.
+        permuted: Whether options may follow operands.
     """
 
     flags: str = ""
@@ -107,7 +108,7 @@ class Options:
     permuted: bool = True
 
     def parse(self, words: Sequence[Word]) -> Parsed | None:
-        """The words told apart; None where one is, or may be, an option that is not known."""
+        """Parse words into options and operands; None if a word is, or may be, an unknown option."""
         options: list[tuple[str, Word | None]] = []
         operands: list[Word] = []
         rest = list(words)
@@ -167,10 +168,10 @@ Words = Sequence[Word]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandScope:
-    """What a command is judged in.
+    """The context in which a command is assessed.
 
-    `command` judges another command that it starts, `nested` a command line inside of it; `programs` collects what was
-    found harmless; `moved` says that it may run in another directory than the clone's own.
+    `command` assesses another command that it starts, `nested` a command line inside it; `programs` collects the names
+    of programs; `moved` says that it may run in another directory than the clone's root.
     """
 
     command: Callable[[Words, CommandScope], Iterator[str]]
@@ -180,22 +181,22 @@ class CommandScope:
 
 
 def harmless_variable(name: str) -> bool:
-    """Whether no command takes orders from a variable of this name."""
+    """Whether no command changes what it runs because of a variable of this name."""
     return bool(_HARMLESS_VARIABLE.fullmatch(name))
 
 
 def reads_secrets(path: str) -> bool:
-    """Whether what a path names may be secret."""
+    """Whether the file at a path may be secret."""
     return bool(_SECRET.search(path))
 
 
 def opens_network(path: str) -> bool:
-    """Whether a path is one that shells and awk open a connection for."""
+    """Whether shells or awk open a network connection for a path."""
     return bool(_NETWORK.search(path))
 
 
 def path_risk(path: str, *, writes: bool) -> str:
-    """Why a path should not be touched; empty for one of the workspace."""
+    """The risk of reading or writing a path; empty for paths of the workspace."""
     if _SECRET.search(path):
         return "exfiltration: it touches what may be secret"
     normal = posixpath.normpath(path)
@@ -211,7 +212,7 @@ def path_risk(path: str, *, writes: bool) -> str:
 
 
 def write_risk(word: Word) -> Iterator[str]:
-    """Why a command should not write to what a word names."""
+    """The risk of writing to the file that a word names."""
     path = word.path
     if path is None:
         yield "unknown: where it writes to is computed"

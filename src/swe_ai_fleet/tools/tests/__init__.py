@@ -35,7 +35,7 @@ TAIL_CHARS = 4_000
 _PYTEST_USAGE_ERROR = 4
 _PYTEST_NOTHING_COLLECTED = 5
 _EXPECTED = "expected to fail"
-"""How the message of a skipped test begins that ran, and failed as it is marked to (`inside/fleet_pytest.py`)."""
+"""The beginning of a skipped test's message where it ran and failed as expected (`inside/fleet_pytest.py`)."""
 _NOTHING_RUN = "check paths and keyword, or leave them out to run all tests"
 
 Paths = Annotated[list[str], Field(description="Files, directories or ids (tests/test_a.py::test_b); all if empty.")]
@@ -54,7 +54,7 @@ _SPARE_SECONDS = 15.0
 class TestTool(Toolkit):
     """The repository's tests and linters.
 
-    `failed_before` gives the tests that fail on the untouched commit, once known; new failures then come first.
+    `failed_before` returns the tests that fail on the untouched commit, None if unknown; new failures are shown first.
     """
 
     __test__ = False
@@ -64,7 +64,7 @@ class TestTool(Toolkit):
     async def call(self, operation: str, arguments: Mapping[str, object], *, call_id: str = "") -> ToolResult:
         if not isinstance(self.workspace, BareDirectory):
             return await super().call(operation, arguments, call_id=call_id)
-        # A run of tests is several commands, which find in one sandbox what the others left there.
+        # A test run is several commands, which must share one sandbox: they read each other's files.
         async with open_workspace(self.workspace.root) as opened:
             kit = type(self)(opened, self.pipeline)
             kit.failed_before = self.failed_before
@@ -177,9 +177,9 @@ class TestTool(Toolkit):
 
     async def _project(self, name: str, framework: str, paths: Sequence[str], keyword: str | None) -> ToolResult:
         inventory = await Inventory.take(self.workspace)
-        places = [inventory.real(checked_path(path).partition("::")[0]) for path in paths]
+        files = [inventory.real(checked_path(path).partition("::")[0]) for path in paths]
         selection = Selection(paths=tuple(paths), keyword=checked_keyword(keyword))
-        root = inventory.root_for(framework, places)
+        root = inventory.root_for(framework, files)
         plan = await SuitePlanner(workspace=self.workspace).project(framework, inventory, root, selection)
         return await self._execute(name, plan)
 
@@ -197,16 +197,16 @@ def run_result(
     """The result of the operation `name`.
 
     Args:
-        run: What was run.
-        announced: Whether the command is to be said first, as it must where it was found out just now.
-        failed_before: Tests that fail on the untouched commit; they come last, and by number only.
+        run: The test run.
+        announced: Whether the text begins with the command: it does where the tool has chosen the command.
+        failed_before: Tests that fail on the untouched commit; they are only counted, at the end.
 
-    A run without a single test is no success: nothing was shown.
+    A run without any test is not a success: it proves nothing.
     """
     earlier_failures = failed_before or ()
     old = [test for test in run.failing if test in earlier_failures]
     new = [test for test in run.failing if test not in earlier_failures]
-    # A command that reports no tests says by its exit code alone how it went.
+    # A command that reports no tests has succeeded if its exit code is 0.
     passed = run.green or (not run.framework and not run.reported and not run.stopped and run.exit_code == 0)
     output = run.output.strip()
     parts = [f"Ran `{run.command}`."] if announced else []
@@ -238,7 +238,7 @@ def run_result(
 
 
 def _described(name: str, result: TestResult) -> str:
-    """A failing test with its message and the end of its traceback, which may hold the message already."""
+    """A failing test with its message and the end of its traceback, unless that contains the message."""
     first = result.message.splitlines()[:1]
     in_traceback = first and first[0] in result.traceback
     body_text = result.traceback if in_traceback else "\n".join(filter(None, (result.message, result.traceback)))

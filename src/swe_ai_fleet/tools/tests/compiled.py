@@ -1,4 +1,4 @@
-"""`go test` on packages or by name; its events are read as they come."""
+"""Plans for `go test` and `cargo test`: all tests, or some by package, file or name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from swe_ai_fleet.tools.tests.reports import MAX_REPORT_BYTES
 
 GO_ABSENT = not_installed("go", "Go")
 GO_PACKAGE = re.compile(r"[a-z0-9][\w.~-]*\.[a-z]+(?:/[\w.~-]+)*")
-"""An import path that begins with a host's name, as nearly all do."""
+"""An import path that begins with a host name, like nearly all."""
 _ALL = ("./...",)
 _MODULE = re.compile(r"^module\s+\"?([^\s\"]+)", re.M)
 _VALUED = frozenset(
@@ -29,16 +29,16 @@ _VALUED = frozenset(
 
 
 def go_plan(inventory: Inventory, root: str, selection: Selection, base: tuple[str, ...]) -> SuitePlan:
-    """How to run a module's tests. A file selects its package, `file::TestName` or `package::TestName` one test.
+    """The plan for a module's tests. A file selects its package, `file::TestName` or `package::TestName` one test.
 
-    A keyword is a regular expression of Go's.
+    A keyword is a Go regular expression.
 
     Args:
         root: The directory of go.mod, relative to the workspace.
-        base: The repository's own command; its packages are replaced by the selection's.
+        base: The repository's own command; the selection replaces its packages.
 
     Raises:
-        ToolFailure: Names of tests beside whole packages or a keyword, or names to leave out.
+        ToolFailure: Names of tests combined with packages or a keyword, or tests to deselect.
     """
     options, own, rest = _read(base[2:])
     module = go_module(inventory.text("go.mod" if root == "." else f"{root}/go.mod"))
@@ -66,13 +66,13 @@ def go_plan(inventory: Inventory, root: str, selection: Selection, base: tuple[s
 
 
 def go_module(manifest: str) -> str:
-    """The import path in the text of a go.mod; empty where it has none."""
+    """The import path in the text of a go.mod; empty if it has none."""
     match = _MODULE.search(manifest)
     return match[1] if match else ""
 
 
 def _read(words: tuple[str, ...]) -> tuple[list[str], list[str], list[str]]:
-    """(options, each in one word; packages; `-args` and what follows it) of a command."""
+    """(options, each as one word; packages; `-args` and the words after it) of a command."""
     cut = words.index("-args") if "-args" in words else len(words)
     options: list[str] = []
     packages: list[str] = []
@@ -94,26 +94,26 @@ def _package(inventory: Inventory, root: str, path: str, module: str) -> str:
     below = directory if root == "." else directory.removeprefix(root).removeprefix("/") or "."
     if path in inventory.files:
         return "." if below == "." else f"./{below}"
-    # A directory stands for everything below it, as it does for the other runners.
+    # A directory selects everything below it, as with the other runners.
     return "./..." if below == "." else f"./{below}/..."
 
 
 def _pattern(name: str) -> str:
-    """A regular expression of Go's that matches one test or subtest."""
+    """A Go regular expression that matches one test or subtest."""
     if not re.fullmatch(r"[^\s|]{1,500}", name):
         raise ToolFailure(f"{quoted(name)} is not the name of a Go test")
     return "/".join(f"^{re.escape(part)}$" for part in name.split("/"))
 
 
 DOCUMENTATION = " (documentation)"
-"""What ids of documentation tests end with; cargo does not run them with their file."""
+"""The suffix of ids of documentation tests; cargo does not run them with their file."""
 CARGO_ABSENT = not_installed("cargo", "a Rust toolchain")
-# Their tests compare what the compiler says, which differs while unstable options are allowed.
+# Crates whose tests compare the compiler's output, which differs while unstable options are allowed.
 _COMPARES_COMPILERS = re.compile(r"^[^\S\n]*(?:trybuild|ui_test|compiletest\w*)\s*[.=]", re.M)
 
 
 def cargo_variables(scratch: str) -> dict[str, str]:
-    """Where cargo builds, and how it prints."""
+    """Variables for cargo's build directory and output."""
     return {"CARGO_TARGET_DIR": f"{scratch}/fleet-cargo-target", "CARGO_TERM_COLOR": "never", "RUST_BACKTRACE": "0"}
 
 
@@ -128,30 +128,30 @@ def cargo_plan(
     mount: str,
     python: tuple[str, ...],
 ) -> SuitePlan:
-    """How to run a crate's tests.
+    """The plan for a crate's tests.
 
     `tests/x.rs` selects that target, `src/a/b.rs` the tests of its module, `file::name` one test.
 
     Args:
         root: The directory of Cargo.toml, relative to the workspace.
         scratch: The directory for temporary files, as commands see it.
-        programs: Where our program lies that reports each test.
+        programs: The directory of the fleet's program that reports each test.
         mount: Where commands see the workspace.
-        python: The argv of the Python that our program runs with.
+        python: The argv of the Python for that program.
 
     Raises:
-        ToolFailure: A path that selects no tests, or a selection that cargo cannot be given.
+        ToolFailure: A path that selects no tests, or a selection that cargo does not support.
     """
     options: dict[str, None] = {}
     modules: dict[str, None] = {}
     names: dict[str, None] = {}
     crates: dict[str, None] = {}
     for path in selection.paths:
-        place, _, name = path.partition("::")
-        crate = _crate(inventory, root, place)
+        file, _, name = path.partition("::")
+        crate = _crate(inventory, root, file)
         if crate != root:
             crates[crate] = None
-        chosen, module = _target(inventory, crate, place)
+        chosen, module = _target(inventory, crate, file)
         options |= dict.fromkeys(chosen)
         if name:
             names[name if name.startswith(module) else module + name] = None
@@ -162,7 +162,7 @@ def cargo_plan(
     ):
         raise ToolFailure("cargo cannot combine files with names or a keyword: give either, or 'module::name'")
     if modules and options:
-        # Filters on names hold for all targets that are run, so those of the modules are run by ours alone.
+        # Filters on names apply to all targets, so our program applies those for modules to the crate's own targets.
         options |= dict.fromkeys(_roots(inventory, root if not crates else next(iter(crates))))
     reports = not _COMPARES_COMPILERS.search(inventory.text(str(PurePosixPath(root, "Cargo.toml"))))
     if not reports and (selection.deselect or (modules and options)):
@@ -198,16 +198,15 @@ def cargo_plan(
 
 
 def locks(inventory: Inventory, root: str) -> tuple[str, ...]:
-    """The lock files that cargo will write where a crate has none: its own, or its workspace's above it."""
-    place = PurePosixPath(root)
-    crates = [crate for crate in (place, *place.parents) if str(crate / "Cargo.toml") in inventory.files]
+    """The missing lock files that cargo will write: the crate's own, or that of its workspace above it."""
+    directory = PurePosixPath(root)
+    crates = [crate for crate in (directory, *directory.parents) if str(crate / "Cargo.toml") in inventory.files]
     return tuple(lock for crate in crates if not inventory.has(lock := str(crate / "Cargo.lock")))
 
 
 def _crate(inventory: Inventory, root: str, path: str) -> str:
-    """The directory of the crate that a path belongs to, at or below the root."""
-    place = PurePosixPath(path)
-    for directory in (place, *place.parents):
+    """The directory of a path's crate, at or below the root."""
+    for directory in (PurePosixPath(path), *PurePosixPath(path).parents):
         if str(directory) == root or str(directory / "Cargo.toml") in inventory.files:
             return str(directory)
     return root
@@ -233,10 +232,9 @@ def _roots(inventory: Inventory, crate: str) -> list[str]:
 
 
 def _target(inventory: Inventory, root: str, path: str) -> tuple[list[str], str]:
-    """(options that select targets, the beginning of the names of its tests) for one path."""
-    below = path if root == "." else path.removeprefix(root).removeprefix("/") or "."
-    place = PurePosixPath(below)
-    match place.parts:
+    """(options that select the targets of a path, the prefix of its tests' names)."""
+    below = PurePosixPath(path if root == "." else path.removeprefix(root).removeprefix("/") or ".")
+    match below.parts:
         case ():
             return [], ""
         case ("src",) | ("src", "lib.rs"):
@@ -246,14 +244,14 @@ def _target(inventory: Inventory, root: str, path: str) -> tuple[list[str], str]
         case ("src", "bin", name, *_):
             return [f"--bin={PurePosixPath(name).stem}"], ""
         case ("src", *_):
-            module = place.parent if place.name == "mod.rs" else place.with_suffix("")
+            module = below.parent if below.name == "mod.rs" else below.with_suffix("")
             if not all(part.isidentifier() for part in module.parts[1:]):
                 raise ToolFailure(f"{quoted(path)} is not a Rust module; use keyword to choose tests")
             return [], "::".join(module.parts[1:]) + "::"
         case ("tests",):
             return ["--test=*"], ""
         case ("tests", name, _, *_) if f"{path.partition('tests/')[0]}tests/{name}/main.rs" not in inventory.files:
-            return ["--test=*"], ""  # what several targets share
+            return ["--test=*"], ""  # shared by several targets
         case ("tests", name, *_):
             return [f"--test={PurePosixPath(name).stem}"], ""
         case _:

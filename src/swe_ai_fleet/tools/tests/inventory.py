@@ -1,6 +1,6 @@
-"""The repository's files at the moment of a call, and how a directory's tests are run, read off them.
+"""The repository's files at the time of a call, and the test command of a directory, derived from them.
 
-The nearest manifest to a path counts: monorepos hold many suites. Nothing is executed.
+For a path, the nearest manifest counts, since monorepos hold many suites. Nothing is executed.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from swe_ai_fleet.tools.definition import ToolFailure
 from swe_ai_fleet.tools.files.paths import Tree, quoted
 from swe_ai_fleet.tools.files.search import SearchScope, find_files
 
-# The time of the parser of TOML grows with the parts of a table's name for each line below it, that of the parser of
-# INI with the square of a line, and of the number of its faults.
+# The TOML parser's time grows with the number of parts of a table's name, for each line below it; the INI parser's with
+# the square of a line's length, and of the number of errors.
 _MOST_TOML_DOTS = 200
 _MOST_INI_CHARS = 128 * 1024
 _MOST_INI_LINES = 5_000
@@ -29,12 +29,12 @@ _LONGEST_INI_LINE = 2_000
 
 
 def toml(text: str) -> Mapping[str, object]:
-    """A TOML document, empty where it cannot be parsed."""
+    """A TOML document; empty if it cannot be parsed."""
     return parsed_toml(text) or {}
 
 
 def parsed_toml(text: str) -> Mapping[str, object] | None:
-    """A TOML document; None where it cannot be parsed, or has names of hundreds of parts."""
+    """A TOML document; None if it cannot be parsed or has names of hundreds of parts."""
     if any(line.partition("=")[0].count(".") > _MOST_TOML_DOTS for line in text.split("\n")):
         return None
     try:
@@ -44,7 +44,7 @@ def parsed_toml(text: str) -> Mapping[str, object] | None:
 
 
 def parsed_ini(text: str) -> configparser.RawConfigParser | None:
-    """An INI document, nothing in it expanded; None where it cannot be parsed, or is much longer than people write."""
+    """An INI document without interpolation; None if it cannot be parsed or is too long."""
     lines = text.split("\n")
     if len(text) > _MOST_INI_CHARS or len(lines) > _MOST_INI_LINES or max(map(len, lines)) > _LONGEST_INI_LINE:
         return None
@@ -64,17 +64,17 @@ _MAKE_TEST = re.compile(r"^(?:\.PHONY\s*:.*\n)?test\s*::?(?!=)", re.M)
 
 
 def is_test(path: str) -> bool:
-    """Whether a path is named as Python test runners expect it."""
+    """Whether a path has a name that Python test runners expect."""
     name = PurePosixPath(path).name
     return name.endswith(".py") and (name.startswith("test_") or name.endswith("_test.py") or name == "tests.py")
 
 
 def test_command(files: Collection[str], texts: Mapping[str, str]) -> tuple[str, ...]:
-    """The argv that runs the tests among some files (paths relative to their top), empty where there are none.
+    """The argv that runs the tests among some files; empty if there are none.
 
     Args:
-        files: All paths.
-        texts: The contents of manifests at the top, and of some tests.
+        files: All paths, relative to their top directory.
+        texts: The contents of manifests in the top directory, and of some tests.
     """
     tests = sorted(path for path in files if is_test(path))
     if uses_pytest(files, texts):
@@ -96,7 +96,7 @@ test_command.__test__ = False  # type: ignore[attr-defined]
 
 
 def uses_pytest(files: Collection[str], texts: Mapping[str, str]) -> bool:
-    """Whether the tests are pytest's: it is configured, or tests look like its own."""
+    """Whether the tests are for pytest: it is configured, or tests look like pytest's."""
     configured = (
         "pytest.ini" in files
         or any(PurePosixPath(path).name == "conftest.py" for path in files)
@@ -108,7 +108,7 @@ def uses_pytest(files: Collection[str], texts: Mapping[str, str]) -> bool:
 
 
 def test_script(package: str) -> str:
-    """The test script in the text of a package.json; empty where there is none but npm's placeholder."""
+    """The test script in the text of a package.json; empty if there is none, or only npm's placeholder."""
     script = string(mapping(json_object(package), "scripts").get("test"))
     return script if "no test specified" not in script else ""
 
@@ -117,7 +117,7 @@ test_script.__test__ = False  # type: ignore[attr-defined]
 
 
 def _unittest(files: Collection[str], tests: list[str]) -> tuple[str, ...]:
-    """unittest finds tests below the top only through packages; a plain directory of tests must be named."""
+    """The argv for unittest, which finds tests below the top only in packages: another directory must be named."""
     pattern = () if any(PurePosixPath(path).name.startswith("test") for path in tests) else ("-p", "*_test.py")
     top = posixpath.commonpath([f"/{PurePosixPath(path).parent}" for path in tests]).lstrip("/.")
     while f"{top}/__init__.py" in files:
@@ -132,14 +132,14 @@ _READ = ("package.json", "pyproject.toml", "setup.cfg", "tox.ini", *MAKEFILES)
 _MAX_NAMED = 10
 
 MANIFESTS = {"go": "go.mod", "cargo": "Cargo.toml", "npm": "package.json"}
-"""By framework, the file that marks a directory whose tests it runs."""
+"""The manifest that marks a directory of a framework's tests, by framework."""
 
 FRAMEWORKS = {
     ".go": "go",
     ".rs": "cargo",
     **dict.fromkeys((".js", ".cjs", ".mjs", ".jsx", ".ts", ".cts", ".mts", ".tsx", ".vue", ".svelte"), "npm"),
 }
-"""By suffix of a file, the framework that its name speaks of."""
+"""The framework of a file, by suffix."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +151,7 @@ class SuiteDirectory:
 
 
 class Inventory:
-    """What a workspace holds now. Ignored files do not count."""
+    """The files of a workspace at one moment, without ignored ones."""
 
     def __init__(self, tree: Tree, files: Iterable[str]) -> None:
         self._tree = tree
@@ -159,12 +159,12 @@ class Inventory:
 
     @classmethod
     async def take(cls, workspace: Workspace) -> Inventory:
-        """List the files. Raises ToolFailure where that takes too long."""
+        """List the files. Raises ToolFailure if that takes too long."""
         files, _ = await find_files(workspace, SearchScope(), limit=MAX_FILES)
         return cls(Tree(workspace.root, workspace.mount), files)
 
     def text(self, path: str) -> str:
-        """A manifest's text, empty where it cannot be read."""
+        """A manifest's text; empty if it cannot be read."""
         if path not in self.files:
             return ""
         try:
@@ -173,11 +173,11 @@ class Inventory:
             return ""
 
     def real(self, path: str) -> str:
-        """The real path of something that exists, relative to the workspace. Raises ToolFailure."""
+        """The real path of an existing file or directory, relative to the workspace. Raises ToolFailure."""
         return self._tree.find(path)
 
     def has(self, path: str) -> bool:
-        """Whether a path leads to something inside the workspace."""
+        """Whether a path exists inside the workspace."""
         try:
             self._tree.find(path)
         except ToolFailure:
@@ -185,13 +185,13 @@ class Inventory:
         return True
 
     def is_directory(self, path: str) -> bool:
-        """Whether a path leads to something inside the workspace that is no listed file."""
+        """Whether a path exists inside the workspace and is not a listed file."""
         return self.has(path) and self.real(path) not in self.files
 
     def root_for(self, framework: str, paths: Iterable[str]) -> str:
-        """The one directory whose manifest is the nearest to all paths; without paths, the only one there is.
+        """The one directory whose manifest is nearest to all paths; without paths, the only one with a manifest.
 
-        Raises ToolFailure where there is none, or more than one.
+        Raises ToolFailure if there is none, or more than one.
         """
         manifest = MANIFESTS[framework]
         roots = {self._nearest(manifest, path) for path in paths}
@@ -210,11 +210,11 @@ class Inventory:
         raise ToolFailure(f"there is no {manifest} at the top of the workspace; {self._where(manifest)}")
 
     async def suite(self, directory: str = ".") -> SuiteDirectory | None:
-        """How the tests of a directory are run, by its own files; None where there are none."""
+        """The test suite of a directory, by its own files; None if there is none."""
         return await asyncio.to_thread(self._suite, directory)
 
     async def only_suite(self) -> SuiteDirectory:
-        """The suite at the top, else the only one below. Raises ToolFailure naming what there is."""
+        """The suite of the top directory, else the only one below. Raises ToolFailure, which lists the suites."""
         if top := await self.suite():
             return top
         suites = [suite for directory in self._projects() if (suite := await self.suite(directory)) is not None]
@@ -234,7 +234,7 @@ class Inventory:
         return SuiteDirectory(directory=directory, argv=argv) if argv else None
 
     def _projects(self) -> list[str]:
-        """Directories with a manifest of their own, the outermost first; none inside another."""
+        """Directories with a manifest, the outermost only, by depth."""
         names = {*MANIFESTS.values(), "pyproject.toml", "setup.py", *MAKEFILES}
         holding = {str(PurePosixPath(path).parent) for path in self.files if PurePosixPath(path).name in names}
         directories: list[str] = []
@@ -244,8 +244,7 @@ class Inventory:
         return directories[:100]
 
     def _nearest(self, manifest: str, path: str) -> str | None:
-        place = PurePosixPath(path)
-        for directory in (place, *place.parents):
+        for directory in (PurePosixPath(path), *PurePosixPath(path).parents):
             name = str(directory / manifest)
             if name in self.files and (manifest != "package.json" or test_script(self.text(name))):
                 return str(directory)

@@ -1,4 +1,4 @@
-"""npm packages: which runners a test script starts, and how each is asked for events and for a selection."""
+"""Plans for npm packages: the runners that a test script starts, with options for events and for a selection."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from swe_ai_fleet.tools.tests.scripts import ScriptCommand, ScriptLine, read_lin
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Limit:
-    """A runner's option for the limit of a test, what it is where nothing says so, and where its settings stand."""
+    """A runner's time limit of a test: its option, its default, and its setting with a pattern of settings files."""
 
     option: str
     usual: str
@@ -42,7 +42,7 @@ _MAX_NODE_FILES = 500
 _MAX_FIRST = 200
 _VARIABLES = {"npm_config_update_notifier": "false", "npm_config_fund": "false", "npm_config_audit": "false"}
 _REPORTER = re.compile(r"(?<=\s)(?:-R|--reporter)(?:=|\s+)?[\w./-]+")
-# Limits of the runners themselves, by a clock that knows nothing of others. Our reporters see to mocha's and vitest's.
+# The runners' own limits, which do not allow for a loaded machine. Our reporters handle those of mocha and vitest.
 _LIMITS = {
     "jest": _Limit(
         option="--testTimeout", usual="5000", setting="testTimeout", files=r"jest\.config\.[cm]?[jt]s(?:on)?"
@@ -50,10 +50,10 @@ _LIMITS = {
     "tap": _Limit(option="--timeout", usual="30", setting="timeout", files=r"\.taprc(?:\.ya?ml)?"),
     "ava": _Limit(option="--timeout", usual="10s", setting="timeout", files=r"ava\.config\.[cm]?js"),
 }
-# Settings that come from other files.
+# Signs that settings are in other files.
 _INDIRECT = re.compile(r"preset['\"]?\s*:\s*['\"]\.|(?:require\(|from )\s*['\"]\.|\.\.\.|extends\b")
 _STREAMED = frozenset({"jest", "vitest", "mocha", "node"})
-# Node before 18.17 has no reporters; a script may also set options that ours contradict.
+# Node before 18.17 has no reporters; a script may also set options that conflict with ours.
 _UNUSABLE = re.compile(
     r"bad option|ERR_(?:INVALID_ARG_VALUE|MODULE_NOT_FOUND)|Unrecognized option|[Uu]nknown option", re.M
 )
@@ -61,7 +61,7 @@ _UNUSABLE = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class JavaScript:
-    """Makes plans for the package in `root`; commands see the workspace at `mount`, our reporters at `programs`."""
+    """Makes plans for the package in `root`; commands see the workspace at `mount` and our reporters at `programs`."""
 
     inventory: Inventory
     root: str
@@ -69,10 +69,10 @@ class JavaScript:
     programs: str
 
     def plan(self, selection: Selection, base: tuple[str, ...] = NPM_TEST) -> SuitePlan:
-        """How to run the tests that a command starts, by the package's scripts, without what only lints.
+        """The plan for the tests that a command starts through the package's scripts, without linters.
 
         Raises:
-            ToolFailure: No test script, or a selection that its runner cannot be given.
+            ToolFailure: No test script, or a selection that its runner does not support.
         """
         scripts = self._scripts()
         if base[:2] == NPM_TEST and not test_script(self._manifest):
@@ -125,7 +125,7 @@ class JavaScript:
         )
 
     def _unknown(self, base: tuple[str, ...], script: ScriptLine | None) -> SuitePlan:
-        """A script of no known runner, as far as it does more than lint; its output is searched for reports."""
+        """The plan for a script without a known runner, without its linters; its output is searched for reports."""
         if script is None or not script.left_out:
             argv, notes = (*base, "--silent") if base == NPM_TEST else base, ()
         else:
@@ -143,10 +143,10 @@ class JavaScript:
         )
 
     def _shell(self, script: ScriptLine, commands: Sequence[str | ScriptCommand]) -> tuple[str, ...]:
-        """The argv that runs commands of a script: programs of the package are found as npm's scripts find them."""
+        """The argv that runs commands of a script with the PATH of npm's scripts."""
         depth = len(PurePosixPath(self.root).parts)
-        places = ":".join(f"$PWD/{'../' * up}node_modules/.bin" for up in range(depth + 1))
-        lines = [f'PATH="{places}:$PATH"; export PATH', *(part.text for part in script.before)]
+        programs = ":".join(f"$PWD/{'../' * up}node_modules/.bin" for up in range(depth + 1))
+        lines = [f'PATH="{programs}:$PATH"; export PATH', *(part.text for part in script.before)]
         texts = [command if isinstance(command, str) else command.text for command in commands]
         if len(texts) == 1:
             return ("sh", "-c", "\n".join((*lines, texts[0])))
@@ -154,27 +154,27 @@ class JavaScript:
 
     def _reported(self, part: ScriptCommand, chosen: Sequence[str], selection: Selection) -> str:
         """A runner's command with our reporter."""
-        place = f"{self.programs}/fleet_"
+        prefix = f"{self.programs}/fleet_"
         match part.runner:
             case "jest":
-                reporters = ("--reporters=default", f"--reporters={place}jest.cjs")
-                own = (*reporters, f"--testSequencer={place}jest.cjs", "--bail=0")
+                reporters = ("--reporters=default", f"--reporters={prefix}jest.cjs")
+                own = (*reporters, f"--testSequencer={prefix}jest.cjs", "--bail=0")
             case "vitest":
-                own = ("--reporter=default", f"--reporter={place}vitest.mjs", "--bail=0")
+                own = ("--reporter=default", f"--reporter={prefix}vitest.mjs", "--bail=0")
             case "mocha":
-                own = (f"--require={place}mocha.cjs", f"--reporter={place}mocha.cjs", "--no-bail")
+                own = (f"--require={prefix}mocha.cjs", f"--reporter={prefix}mocha.cjs", "--no-bail")
             case "node":
-                reporter = f"--test-reporter={place}node.mjs"
-                first = (f"--require={place}node_skip.cjs", reporter, "--test-reporter-destination=stdout")
+                reporter = f"--test-reporter={prefix}node.mjs"
+                first = (f"--require={prefix}node_skip.cjs", reporter, "--test-reporter-destination=stdout")
                 tail = re.sub(r"\s--test-reporter(?:-destination)?(?:=|\s+)\S+", "", part.tail)
                 part = replace(part, head=f"{part.head} {shlex.join(first)}", tail=tail)
                 own = ()
             case _:
                 own = ()
-        return _with_words(self._patient(part), (*own, *chosen), selection)
+        return _with_words(self._with_longer_limit(part), (*own, *chosen), selection)
 
-    def _patient(self, part: ScriptCommand) -> ScriptCommand:
-        """A runner's command whose own limit of a test is as many times longer as the supervisor's."""
+    def _with_longer_limit(self, part: ScriptCommand) -> ScriptCommand:
+        """A runner's command with its own limit of a test multiplied like the supervisor's (FLEET_TEST_LONGER)."""
         limit = _LIMITS.get(part.runner)
         if limit is None:
             return part
@@ -189,9 +189,9 @@ class JavaScript:
         return replace(part, tail=f"{part.tail} ${{FLEET_TEST_LONGER:+{option}}}")
 
     def _own_limit(self, limit: _Limit, part: ScriptCommand) -> str:
-        """The limit that the settings give a test, or the runner's usual one; empty where it takes more to tell."""
+        """The limit of a test in the settings, or the runner's default; empty if it cannot be determined."""
         words = words_of(part.tail.replace("=", " "))
-        named = [_above(words[place + 1], self.root) for place, word in enumerate(words[:-1]) if word in _CONFIGS]
+        named = [_above(words[index + 1], self.root) for index, word in enumerate(words[:-1]) if word in _CONFIGS]
         usual = [path for path in self.inventory.files if re.fullmatch(limit.files, _below(path, self.root))]
         texts = [json.dumps(json_object(self._manifest).get(part.runner)), *map(self.inventory.text, named or usual)]
         text = "\n".join(texts)
@@ -200,7 +200,7 @@ class JavaScript:
         return "" if limit.setting in text or _INDIRECT.search(text) else limit.usual
 
     def _chosen(self, runner: str, selection: Selection) -> tuple[str, ...]:
-        """The words that give a runner a selection."""
+        """The words of a selection for a runner. Raises ToolFailure if the runner does not support it."""
         split = [path.partition("::") for path in selection.paths]
         files = [_below(path, self.root) for path, _, _ in split]
         titles = [title for _, _, title in split if title]
@@ -220,30 +220,30 @@ class JavaScript:
             case "jest":
                 whole = all(_above(path, self.root) in self.inventory.files for path in files)
                 names = ("--runTestsByPath", *operands) if whole else tuple(f"/{_literal(path)}" for path in files)
-                return ((f"--testNamePattern={word}",) if word else ()) + (names if files else ())
+                return (*_option("--testNamePattern", word), *(names if files else ()))
             case "vitest":
-                return ((f"--testNamePattern={word}",) if word else ()) + tuple(operands)
+                return (*_option("--testNamePattern", word), *operands)
             case "mocha":
-                return ((f"--grep={word}",) if word else ()) + (("--recursive", *operands) if operands else ())
+                return (*_option("--grep", word), *(("--recursive", *operands) if operands else ()))
             case "ava":
-                return ((f"--match=*{word}*",) if word else ()) + tuple(operands)
+                return (*_option("--match", f"*{word}*" if word else ""), *operands)
             case "tap" if not word:
                 return tuple(operands)
             case "node":
                 test_files = dict.fromkeys(file for path in files for file in self._node_files(path))
-                places = [f"./{path}" if path.startswith(("-", "@")) else path for path in test_files]
-                return ((f"--test-name-pattern={word}",) if word else ()) + tuple(places)
+                names = [f"./{path}" if path.startswith(("-", "@")) else path for path in test_files]
+                return (*_option("--test-name-pattern", word), *names)
             case _:
                 if word or files:
                     raise ToolFailure(f"{runner} takes no paths or keyword from here: select with shell_run_command")
                 return ()
 
     def _node_files(self, path: str) -> list[str]:
-        """The test files in a directory, as node itself would find them: newer ones take names of files only."""
-        place = _above(path, self.root)
-        if place in self.inventory.files:
+        """The test files in a directory that node would find; newer versions of node accept only names of files."""
+        directory = _above(path, self.root)
+        if directory in self.inventory.files:
             return [path]
-        prefix = "" if place == "." else f"{place}/"
+        prefix = "" if directory == "." else f"{directory}/"
         files = sorted(
             _below(file, self.root)
             for file in self.inventory.files
@@ -270,9 +270,9 @@ class JavaScript:
 
 
 def _with_words(part: ScriptCommand, words: Sequence[str], selection: Selection) -> str:
-    """A runner's command with further words, without the names of tests that it has where others are selected."""
+    """A runner's command with further words; selected tests replace the ones it names."""
     tail = _without_names(part) if selection.paths else part.tail
-    # One failure would hide how the rest stands.
+    # After one failure, the other tests would not be run.
     tail = re.sub(r"(?<=\s)--bail(?:=\S+)?(?=\s|$)", "", tail)
     if part.runner == "vitest" and not re.search(r"(?:^|\s)(?:--)?run\b", tail):
         tail = f"{tail} --run"
@@ -281,18 +281,18 @@ def _with_words(part: ScriptCommand, words: Sequence[str], selection: Selection)
     if part.runner == "ava" and "--tap" not in words_of(tail):
         tail = f" --tap{tail}"
     if part.runner == "tap":
-        # Most of its reporters print no names of what passes.
+        # Most of its reporters do not print the names of passed tests.
         tail = _REPORTER.sub("-R tap", tail)
     if part.runner != "node":
         return f"{part.head}{tail} {shlex.join(words)}".strip()
-    # Node takes options behind names of files for arguments of theirs.
+    # Node treats options after file names as arguments of those files.
     options = [word for word in words if word.startswith("-")]
     names = [word for word in words if not word.startswith("-")]
     return " ".join(filter(None, (part.head, shlex.join(options), tail.strip(), shlex.join(names))))
 
 
 def _without_names(part: ScriptCommand) -> str:
-    """The tail of a runner's command without names of tests: a subcommand, options and their values."""
+    """The tail of a runner's command without names of tests: only a subcommand, options and their values."""
     words: list[str] = []
     valued = False
     for position, match in enumerate(re.finditer(r"(?:[^\s\"'\\]|\\.|\"[^\"]*\"|'[^']*')+", part.tail)):
@@ -306,6 +306,10 @@ def _without_names(part: ScriptCommand) -> str:
 
 def _notes(script: ScriptLine) -> tuple[str, ...]:
     return (f"left out, since it tests nothing: {'; '.join(script.left_out)}",) if script.left_out else ()
+
+
+def _option(name: str, value: str) -> tuple[str, ...]:
+    return (f"{name}={value}",) if value else ()
 
 
 def _literal(path: str) -> str:

@@ -1,4 +1,4 @@
-"""The linters that a repository configures, read off its files and the commands of its automation. Pure."""
+"""The linters that a repository configures, from its settings files and the commands of its automation. Pure."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _LINTERS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "rustfmt": ((".rs",), ("rustfmt.toml", ".rustfmt.toml")),
     "clippy": ((".rs",), ("clippy.toml", ".clippy.toml")),
 }
-"""By linter: the files that it reads, and the names of its own settings, which configure it by being there."""
+"""By linter: the suffixes of the files it checks, and the names of settings files whose existence configures it."""
 
 _SECTIONS: Mapping[str, re.Pattern[str]] = {
     "pyproject.toml": re.compile(r"^\[{1,2}tool\.(ruff\.format|ruff|flake8|pylint|mypy|pyright)\b", re.M),
@@ -53,7 +53,7 @@ _PROGRAMS = {
     "cargo fmt": "rustfmt",
     "pretty-quick": "prettier",
 }
-"""What a command starts with, and the linter that it runs; Go's need no command."""
+"""The linter that a command runs, by the command's beginning; Go's linters need no command."""
 _HOOKS = {
     "ruff-format": "ruff format",
     "clippy": "cargo clippy",
@@ -75,7 +75,7 @@ _NOT_KEPT = re.compile(
     r"-(?:[wilqdfvjo]\d*|-(?:fix|junit|write|cache|check|diff|list|quiet|verbose|color|watch|statistics|count|show|exit|"
     r"output|format|report|in-place|save|add-noqa|install-types|non-interactive|\w+-report).*)"
 )
-"""Options that write files, or change what is printed."""
+"""Options that write files or change the output."""
 _GLOB = re.compile(r"[*?{\[]")
 _VALUED = re.compile("exclude|config|rcfile|ignore-path|-c$")
 _SAMPLES = frozenset({"test", "tests", "__tests__", "fixtures", "testdata", "templates", "examples"})
@@ -91,13 +91,13 @@ _MAX_COMMAND_CHARS = 2_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Linter:
-    """A linter as it is configured in a directory.
+    """A linter that is configured in a directory.
 
     Args:
         directory: Where it is run, relative to the workspace.
-        options: Those of the repository's own command, where there are no settings.
-        targets: The paths below `directory` that its commands name; empty: every file.
-        lists_files: Whether its settings say which files it checks.
+        options: The options of the repository's own command, if there are no settings files.
+        targets: The paths below `directory` that the repository's commands name; empty: every file.
+        lists_files: Whether its settings list the files to check.
     """
 
     name: str
@@ -107,7 +107,7 @@ class Linter:
     lists_files: bool = False
 
     def reads(self, path: str) -> bool:
-        """Whether a file of the workspace is one of those that the repository has it check."""
+        """Whether the linter is configured to check a file of the workspace."""
         inside = self.directory == "." or path.startswith(f"{self.directory}/")
         if not inside or not path.endswith(_LINTERS[self.name][0]):
             return False
@@ -116,48 +116,51 @@ class Linter:
 
 
 def is_lint_setting(path: str) -> bool:
-    """Whether a file says which linters are run, or by which rules; manifests of dependencies are none."""
+    """Whether a file configures linters or their rules; manifests of dependencies do not count."""
     name = PurePosixPath(path).name
     return name not in _NEEDED and bool(_SETTING.fullmatch(name))
 
 
 def configured_linters(files: Collection[str], text: Callable[[str], str]) -> tuple[Linter, ...]:
-    """The linters that a repository configures and has files for, each in the outermost directories that do so.
+    """The linters that a repository configures and has files for, each in the outermost directories that configure it.
 
     Args:
         files: All paths, relative to the workspace.
-        text: The text of a file, empty where it cannot be read.
+        text: Returns the text of a file; empty if it cannot be read.
     """
-    settled: dict[tuple[str, str], bool] = {}
-    commanded: dict[tuple[str, str], list[Linter]] = {}
+    with_settings: dict[tuple[str, str], bool] = {}
+    with_command: dict[tuple[str, str], list[Linter]] = {}
     directories = {path.rpartition("/")[0] for path in files}
-    places = {*files, *directories, *(str(place) for path in directories for place in PurePosixPath(path).parents)}
+    paths = {*files, *directories, *(str(parent) for path in directories for parent in PurePosixPath(path).parents)}
     for path in _settings(files):
         content = text(path)[:_MAX_TEXT_CHARS]
         directory, name = str(PurePosixPath(path).parent), PurePosixPath(path).name
-        for linter in _settled_by(name, content):
-            at = (linter, directory)
-            settled[at] = settled.get(at, False) or bool(_MYPY_FILES.search(content))
+        for linter in _configured_by(name, content):
+            key = (linter, directory)
+            with_settings[key] = with_settings.get(key, False) or bool(_MYPY_FILES.search(content))
         for words in _commands(name, content):
-            if (linter := _linter_of(words, directory, places)) is not None:
-                commanded.setdefault((linter.name, directory), []).append(linter)
+            if (linter := _linter_of(words, directory, paths)) is not None:
+                with_command.setdefault((linter.name, directory), []).append(linter)
     linters: list[Linter] = []
     for name in _LINTERS:
         outer: list[str] = []
-        for at in sorted((at for at in {**settled, **commanded} if at[0] == name), key=lambda at: _depth(at[1])):
-            if any(place == "." or at[1].startswith(f"{place}/") for place in outer):
+        configured = (directory for linter, directory in {**with_settings, **with_command} if linter == name)
+        for directory in sorted(configured, key=_depth):
+            if any(above == "." or directory.startswith(f"{above}/") for above in outer):
                 continue
-            outer.append(at[1])
-            runs = commanded.get(at, [])
+            outer.append(directory)
+            key = (name, directory)
+            runs = with_command.get(key, [])
             targets = [target for run in runs for target in run.targets] if all(run.targets for run in runs) else []
             targets = tuple(dict.fromkeys(targets))[:_MAX_TARGETS]
-            linter = Linter(name=name, directory=at[1], targets=targets, lists_files=settled.get(at, False))
-            linters.append(linter if at in settled else replace(linter, options=runs[0].options))
+            lists_files = with_settings.get(key, False)
+            linter = Linter(name=name, directory=directory, targets=targets, lists_files=lists_files)
+            linters.append(linter if key in with_settings else replace(linter, options=runs[0].options))
     return tuple(linter for linter in linters if any(map(linter.reads, files)))
 
 
 def _settings(files: Iterable[str]) -> list[str]:
-    """The files that may configure linters, those nearest to the top first; not those of samples and of others."""
+    """The files that may configure linters, nearest to the top first, without those of samples and vendored code."""
     named = [path for path in files if _SETTING.fullmatch(path.rsplit("/", 1)[-1]) and path.count("/") < _MAX_DEPTH]
     own = [path for path in named if not (_SAMPLES | _FOREIGN) & set(PurePosixPath(path).parts)]
     return sorted(own, key=_depth)[:_MAX_SETTINGS]
@@ -167,8 +170,8 @@ def _depth(path: str) -> tuple[int, str]:
     return (-1 if path == "." else path.count("/"), path)
 
 
-def _settled_by(name: str, text: str) -> list[str]:
-    """The linters whose settings a file holds."""
+def _configured_by(name: str, text: str) -> list[str]:
+    """The linters that a file has settings for."""
     sections = _SECTIONS[name].findall(text) if name in _SECTIONS else []
     keys = [key for key in ("eslintConfig", "prettier") if name == "package.json" and key in json_object(text)]
     own = [linter for linter, (_, names) in _LINTERS.items() if any(fnmatchcase(name, each) for each in names)]
@@ -176,7 +179,7 @@ def _settled_by(name: str, text: str) -> list[str]:
 
 
 def _commands(name: str, text: str) -> Iterator[list[str]]:
-    """The commands in a file of automation, in words; what a shell would replace is left as it is."""
+    """The commands in a file of automation, as words without shell expansion."""
     lines: Iterable[str] = ()
     if name in MAKEFILES:
         lines = (line.lstrip("\t@-+ ") for line in text.replace("\\\n", " ").split("\n") if line.startswith("\t"))
@@ -198,11 +201,11 @@ def _words(command: str) -> list[str]:
 
 
 def _hooks(text: str) -> Iterator[list[str]]:
-    """The hooks of pre-commit as commands: a local one by its entry, another one by the name of its tool."""
+    """The hooks of pre-commit as commands: a local hook by its entry, another hook by its tool."""
     import yaml
 
     try:
-        # It follows no merge keys, which multiply; the C one would end the process where the text is nested deeply.
+        # BaseLoader ignores merge keys, which can blow up; the C loader would crash on deeply nested text.
         document: object = parsed(yaml.load, text[:_MAX_YAML_CHARS], Loader=yaml.BaseLoader)
     except (yaml.YAMLError, ValueError):
         return
@@ -213,10 +216,10 @@ def _hooks(text: str) -> Iterator[list[str]]:
             yield [*_words(string(hook.get("entry")) or _HOOKS.get(name, name)), *words]
 
 
-def _linter_of(words: list[str], directory: str, places: Collection[str]) -> Linter | None:
-    """The linter that a command runs, directly or through a package manager; None where it runs none."""
-    for at, word in enumerate(words):
-        program, following = word.rpartition("/")[2], words[at + 1 : at + 2]
+def _linter_of(words: list[str], directory: str, paths: Collection[str]) -> Linter | None:
+    """The linter that a command runs, directly or through a package manager; None if it runs none."""
+    for index, word in enumerate(words):
+        program, following = word.rpartition("/")[2], words[index + 1 : index + 2]
         both = " ".join([program, *following])
         if name := _PROGRAMS.get(both) or _PROGRAMS.get(program):
             break
@@ -226,19 +229,20 @@ def _linter_of(words: list[str], directory: str, places: Collection[str]) -> Lin
         return None
     prefix = "" if directory == "." else f"{directory}/"
     options, targets, everywhere, option = list[str](), list[str](), False, ""
-    for word in words[at + (2 if both in _PROGRAMS or _SUBCOMMANDS.issuperset(following) else 1) :]:
-        # Of a pattern, the directory before it.
+    for word in words[index + (2 if both in _PROGRAMS or _SUBCOMMANDS.issuperset(following) else 1) :]:
+        # A pattern counts as the directory before it.
         stem = _GLOB.split(word, maxsplit=1)[0]
         path = (stem if stem == word else stem.rpartition("/")[0]).removeprefix("./").rstrip("/")
         if word.startswith("-"):
             option = "" if _NOT_KEPT.fullmatch(word) else word
-            options += [option] if option else []
+            if option:
+                options.append(option)
             continue
-        if option and "=" not in option and (_VALUED.search(option) or prefix + path not in places):
+        if option and "=" not in option and (_VALUED.search(option) or prefix + path not in paths):
             options.append(word)
         elif path in ("", "."):
             everywhere = True
-        elif prefix + path in places:
+        elif prefix + path in paths:
             targets.append(path)
         option = ""
     return Linter(name=name, directory=directory, options=tuple(options), targets=() if everywhere else tuple(targets))

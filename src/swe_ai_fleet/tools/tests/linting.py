@@ -1,7 +1,4 @@
-"""Linters that a repository configures: how they are run, and their findings.
-
-Findings are read from the forms that each linter writes for programs.
-"""
+"""Runs the linters that a repository configures, and parses the findings in their machine-readable output."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ from swe_ai_fleet.tools.definition import ToolFailure
 from swe_ai_fleet.tools.tests.compiled import cargo_variables, locks
 from swe_ai_fleet.tools.tests.inventory import Inventory
 from swe_ai_fleet.tools.tests.linters import Linter, configured_linters
-from swe_ai_fleet.tools.tests.plan import leaving_nothing, probe
+from swe_ai_fleet.tools.tests.plan import probe, removing_afterwards
 from swe_ai_fleet.tools.tests.reports import MAX_REPORT_BYTES, lines
 
 MAX_FINDINGS = 10_000
@@ -46,7 +43,7 @@ _ENDLESS = 10**9
 class LintFinding:
     """One finding: a file relative to the workspace, line and column from 1 (0 unknown), rule and message.
 
-    Line 0 is the whole file; `last` is the last line, where it is another one.
+    Line 0 is the whole file; `last` is the last line of a finding that spans several.
     """
 
     path: str
@@ -57,12 +54,12 @@ class LintFinding:
     message: str = ""
 
     def __str__(self) -> str:
-        place = ":".join([self.path, *(str(number) for number in (self.line, self.column) if number)])
-        return f"{place}: {' '.join(part for part in (self.code, self.message) if part)}"
+        position = ":".join([self.path, *(str(number) for number in (self.line, self.column) if number)])
+        return f"{position}: {' '.join(part for part in (self.code, self.message) if part)}"
 
 
 def parse_eslint(text: str, mount: str, directory: str = ".") -> list[LintFinding] | None:
-    """The findings in ESLint's JSON; None where it is none."""
+    """The findings in ESLint's JSON; None if the text is not such JSON."""
     items = json_or_none(text[max(text.find("["), 0) :])
     if not is_list(items):
         return None
@@ -72,13 +69,13 @@ def parse_eslint(text: str, mount: str, directory: str = ".") -> list[LintFindin
         findings += [
             _finding(path, message.get("line"), message.get("column"), message.get("ruleId"), message.get("message"))
             for message in mappings(item.get("messages"))[:MAX_FINDINGS]
-            if message.get("ruleId") or message.get("fatal")  # not: this file is ignored
+            if message.get("ruleId") or message.get("fatal")  # others say that a file is ignored
         ]
     return findings[:MAX_FINDINGS]
 
 
 def parse_lines(text: str, mount: str, directory: str = ".") -> list[LintFinding] | None:
-    """The findings in lines of `file:line:column: message`, as most linters write them, notes left out."""
+    """The findings in lines of `file:line:column: message`, the format of most linters, without notes."""
     findings = [
         _finding(_placed(path, mount, directory), int(line), int(column or 0), code or rule or report, message)
         for match in map(_LINE.fullmatch, lines(text))
@@ -89,7 +86,7 @@ def parse_lines(text: str, mount: str, directory: str = ".") -> list[LintFinding
 
 
 def parse_annotations(text: str, mount: str, directory: str = ".") -> list[LintFinding] | None:
-    """The findings in annotations for GitHub, as Biome writes them; what it would format is a finding of the file."""
+    """The findings in Biome's annotations for GitHub; a file that it would format is one finding."""
     findings = [
         replace(finding, line=0, column=0, message="not formatted") if finding.code == "format" else finding
         for line in lines(text)
@@ -109,9 +106,9 @@ def parse_format(text: str, mount: str, directory: str = ".") -> list[LintFindin
 
 
 def changed_runs(diff: str) -> Iterator[tuple[str, range, range]]:
-    """Each run of lines that a unified diff, or rustfmt's, changes: the file after `+++`, its lines before and after.
+    """The runs of lines that a unified diff, or rustfmt's, changes: (file after `+++`, old lines, new lines).
 
-    A run that only adds lines has an empty range before it, one that only removes lines an empty one after it.
+    A run that only adds lines has an empty range of old lines, one that only removes lines an empty range of new ones.
     """
     path, at, start, remaining = "", (1, 1), (1, 1), (0, 0)
     for line in (*diff.split("\n"), ""):
@@ -128,7 +125,7 @@ def changed_runs(diff: str) -> Iterator[tuple[str, range, range]]:
             start = at if sign == " " else start
         elif match := _HUNK.fullmatch(line):
             remaining = (int(match[2] or 1), int(match[4] or 1))
-            # The number of a side without lines is that of the line before them.
+            # For a side without lines, the number in the header is that of the line before.
             at = start = (int(match[1]) + (not remaining[0]), int(match[3]) + (not remaining[1]))
         elif match := _RUSTFMT_HUNK.fullmatch(line):
             path, remaining = match[1], (_ENDLESS, _ENDLESS)
@@ -148,7 +145,7 @@ def _finding(path: str, line: object, column: object, code: object, message: obj
 
 
 def _placed(file: str, mount: str, directory: str) -> str:
-    """A file as seen from the workspace: absolute ones below the mount, others below the linter's directory."""
+    """A file's path relative to the workspace; in the output it is absolute, or relative to the linter's directory."""
     if file.startswith("/"):
         return file.removeprefix(f"{mount}/")[:_MAX_PATH_CHARS]
     return str(PurePosixPath(directory, file))[:_MAX_PATH_CHARS]
@@ -166,7 +163,7 @@ _MAX_NAMED = 5
 _OF_THE_ENVIRONMENT = frozenset(
     {"import", "import-not-found", "import-untyped", "E0401", "reportMissingImports", "reportMissingModuleSource"}
 )
-"""Rules about imports that cannot be resolved: what is not installed here says nothing about the code."""
+"""Rules about imports that cannot be resolved: a package that is not installed here is no fault of the code."""
 _GIT = ("git", "-c", "core.fsmonitor=false", "-c", "core.quotePath=false")
 _DIFF = (
     *("diff", "--unified=0", "--find-renames", "--no-color", "--no-ext-diff", "--no-textconv", "--no-relative"),
@@ -175,7 +172,7 @@ _DIFF = (
 _WHOLE = range(10**9)
 _NODE = 'PATH="$PWD/node_modules/.bin:$PATH"; export PATH; '
 _NODE_RUN = ("sh", "-c", _NODE + 'exec "$@"', "sh")
-# Prettier names the files that it would change and shows no lines.
+# Prettier lists the files that it would change, but not the lines.
 _PRETTIER = (
     _NODE + 'prettier --list-different --ignore-unknown "$@" > "$TMPDIR/unformatted"; code=$?; '
     'while IFS= read -r f; do prettier -- "$f" | diff -U0 --label "$f" --label "$f" -- "$f" -; done '
@@ -195,7 +192,7 @@ Parser = Callable[[str, str, str], list[LintFinding] | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Linted:
-    """The findings of one linter; `failure` is why it could not be run to its end."""
+    """The findings of one linter; `failure` is the reason why it could not be run to its end."""
 
     name: str
     findings: tuple[LintFinding, ...] = ()
@@ -209,14 +206,14 @@ class ChangedLines:
     lines: Mapping[str, Sequence[range]]
 
     def hold(self, finding: LintFinding) -> bool:
-        """Whether a finding stands on a changed line, or is about a changed file as a whole."""
+        """Whether a finding is on a changed line, or about a changed file as a whole."""
         runs = self.lines.get(finding.path, ())
         before = bisect_right(runs, max(finding.line, finding.last), key=lambda run: run.start)
         return bool(runs) if not finding.line else before > 0 and finding.line < runs[before - 1].stop
 
 
 async def changes_since(workspace: Workspace, commit: str) -> ChangedLines:
-    """What differs from a commit in the tracked files, and all untracked ones. Raises ToolFailure."""
+    """The lines of tracked files that differ from a commit, and all untracked files. Raises ToolFailure."""
     compared = await workspace.run(Command(argv=(*_GIT, *_DIFF, commit, "--"), output_limit=MAX_REPORT_BYTES))
     argv = (*_GIT, "ls-files", "--others", "--exclude-standard", "-z")
     listed = await workspace.run(Command(argv=argv, light=True, output_limit=MAX_REPORT_BYTES))
@@ -232,7 +229,7 @@ async def changes_since(workspace: Workspace, commit: str) -> ChangedLines:
 async def run_linters(
     linters: Sequence[Linter], workspace: Workspace, inventory: Inventory, files: Collection[str], *, seconds: float
 ) -> list[Linted]:
-    """Run linters on those of the files that they check; `seconds` are for all of them together."""
+    """Run linters on the files that they check, for at most `seconds` in all."""
     deadline = time.monotonic() + seconds
     linted: list[Linted] = []
     for linter in linters:
@@ -243,7 +240,7 @@ async def run_linters(
 
 
 def _command(linter: Linter, files: tuple[str, ...], scratch: str) -> tuple[tuple[str, ...], Parser]:
-    """The argv that has a linter change nothing and say what it finds to a program, and what reads that."""
+    """The argv of a linter that changes nothing and writes machine-readable output, and the parser of that output."""
     options, named = linter.options, ("--", *files)
     match linter.name:
         case "ruff":
@@ -278,7 +275,7 @@ def _command(linter: Linter, files: tuple[str, ...], scratch: str) -> tuple[tupl
 async def _run(
     linter: Linter, files: tuple[str, ...], workspace: Workspace, inventory: Inventory, deadline: float
 ) -> Linted:
-    """Run one linter; a failure is a value."""
+    """Run one linter; a failure is part of the result."""
     name, rust = linter.name, linter.name == "clippy"
     scratch = (await probe(workspace, "sh"))[0]
     argv, parse = _command(linter, files, scratch)
@@ -290,7 +287,7 @@ async def _run(
         output_limit=MAX_REPORT_BYTES // 2,
         merge_stderr=name in ("go vet", "clippy"),
     )
-    with leaving_nothing(workspace, locks(inventory, linter.directory) if rust else ()):
+    with removing_afterwards(workspace, locks(inventory, linter.directory) if rust else ()):
         result = await workspace.run(command)
     text = result.stdout.text()
     parsed = await asyncio.to_thread(parse, text, workspace.mount, linter.directory)
@@ -298,18 +295,18 @@ async def _run(
     findings = tuple(finding for finding in named_findings if finding.code not in _OF_THE_ENVIRONMENT)
     if not result.timed_out and (parsed or result.ok):
         return Linted(name=name, findings=findings)
-    place = "" if linter.directory == "." else f" in {linter.directory}"
+    where = "" if linter.directory == "." else f" in {linter.directory}"
     if result.exit_code == 127:
-        return Linted(name=name, failure=f"{name}{place} is not installed in this workspace's environment.")
+        return Linted(name=name, failure=f"{name}{where} is not installed in this workspace's environment.")
     why = "it timed out" if result.timed_out else f"exit code {result.exit_code}"
     words = (result.stderr.text().strip() or text.strip())[-_REASON_CHARS:]
-    return Linted(name=name, failure=f"{name}{place} failed ({why}): {words}")
+    return Linted(name=name, failure=f"{name}{where} failed ({why}): {words}")
 
 
 async def lint(workspace: Workspace, paths: tuple[str, ...], base: str, *, seconds: float) -> ToolResult:
-    """Lint what has changed since a commit, on the changed lines; or all of some paths. Raises ToolFailure.
+    """Lint the lines that have changed since a commit, or all of some paths. Raises ToolFailure.
 
-    A linter that fails is named with its reason; the operation fails where all of them do.
+    The result names linters that fail, with their reasons; the operation fails only if all of them do.
     """
     inventory = await Inventory.take(workspace)
     linters = await asyncio.to_thread(configured_linters, inventory.files, inventory.text)
@@ -327,7 +324,7 @@ async def lint(workspace: Workspace, paths: tuple[str, ...], base: str, *, secon
 
 
 def _reported(linted: Sequence[Linted], paths: tuple[str, ...], changes: ChangedLines | None, more: str) -> ToolResult:
-    """The findings that were asked for, up to a bound, and how many there are beside them."""
+    """The result with the requested findings, up to a limit, and the number of others."""
     listed, older, elsewhere = list[LintFinding](), 0, dict[str, int]()
     for name, finding in ((part.name, finding) for part in linted for finding in part.findings):
         if _below(finding.path, paths) if changes is None else changes.hold(finding):
@@ -365,5 +362,5 @@ def _reported(linted: Sequence[Linted], paths: tuple[str, ...], changes: Changed
     )
 
 
-def _below(path: str, places: Sequence[str]) -> bool:
-    return any(place in (".", path) or path.startswith(f"{place}/") for place in places)
+def _below(path: str, directories: Sequence[str]) -> bool:
+    return any(directory in (".", path) or path.startswith(f"{directory}/") for directory in directories)

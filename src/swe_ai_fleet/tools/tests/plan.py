@@ -1,4 +1,4 @@
-"""One test run to be: the argv, how its report is read, and what the sandbox has for it."""
+"""The plan of a test run (its argv, and how results are reported), and small files exchanged through the sandbox."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from swe_ai_fleet.tools.files.paths import Tree, quoted
 MAX_EVENT_BYTES = 16 * 1024 * 1024
 
 _PROBE = 'printf "%s\\n" "$TMPDIR"; command -v -- "$1"'
-_LEAVE = 'umask 077 && printf %s "$2" > "$1"'
+_WRITE = 'umask 077 && printf %s "$2" > "$1"'
 _TAKE = 'test -f "$1" && cat -- "$1" && rm -f -- "$1"'
 
 
 async def probe(workspace: Workspace, program: str) -> tuple[str, bool]:
-    """(where temporary files go, as commands see it; whether they find a program). Raises ToolFailure."""
+    """(the directory for temporary files, as commands see it; whether a program is installed). Raises ToolFailure."""
     result = await workspace.run(Command(argv=("sh", "-c", _PROBE, "sh", program), light=True))
     scratch, _, listing = result.stdout.text().partition("\n")
     if not scratch.startswith("/"):
@@ -30,13 +30,13 @@ async def probe(workspace: Workspace, program: str) -> tuple[str, bool]:
     return scratch, bool(listing.strip())
 
 
-async def leave(workspace: Workspace, path: str, text: str) -> None:
-    """Write a small file for the next command alone to read, through the sandbox."""
-    await workspace.run(Command(argv=("sh", "-c", _LEAVE, "sh", path, text), light=True))
+async def write_private(workspace: Workspace, path: str, text: str) -> None:
+    """Write a small file, readable by the workspace's user only, through the sandbox."""
+    await workspace.run(Command(argv=("sh", "-c", _WRITE, "sh", path, text), light=True))
 
 
 async def read_report(workspace: Workspace, path: str) -> bytes | None:
-    """The report that a run left, read through the sandbox; None where there is none to be trusted."""
+    """Read and remove a run's report through the sandbox; None if it is missing or too large."""
     command = Command(
         argv=("sh", "-c", _TAKE, "sh", path), light=True, output_limit=MAX_EVENT_BYTES, timeout_seconds=60
     )
@@ -45,8 +45,8 @@ async def read_report(workspace: Workspace, path: str) -> bytes | None:
 
 
 @contextmanager
-def leaving_nothing(workspace: Workspace, paths: Sequence[str]) -> Generator[None]:
-    """Remove files at the end that a run has left: they would show up in the diff."""
+def removing_afterwards(workspace: Workspace, paths: Sequence[str]) -> Generator[None]:
+    """Remove files that a run has left at the end of the context: they would show up in the diff."""
     try:
         yield
     finally:
@@ -61,9 +61,9 @@ _MAX_KEYWORD_CHARS = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """Which tests to run; nothing said means all. `paths` exist and are relative to the workspace.
+    """The tests to run, by default all. `paths` exist and are relative to the workspace.
 
-    `deselect` are ids that are left out. `first` are groups of paths and ids to be run before the rest, in this order.
+    `deselect` are ids not to run. `first` are groups of paths and ids to run before the others, in this order.
     """
 
     paths: tuple[str, ...] = ()
@@ -73,19 +73,19 @@ class Selection:
 
     @property
     def some(self) -> bool:
-        """Whether it is a part only."""
+        """Whether it selects only a part of the tests."""
         return bool(self.paths or self.keyword)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fallback:
-    """Another way to start a runner that reported nothing, tried where what it printed matches `pattern`.
+    """Another way to start a runner that reported nothing; it applies if `pattern` matches the runner's output.
 
     Attributes:
-        note: What is different, in words; `{}` is what the pattern's group found.
-        argv: The command; empty: the one that reported nothing.
-        option: Goes behind the command, completed by what the pattern's group found.
-        stream: Another one than the plan's, where it is not empty.
+        note: A sentence about the difference; `{}` stands for the pattern's group.
+        argv: The command; empty: the same as before.
+        option: An option to append to the command, completed by the pattern's group.
+        stream: Replaces the plan's stream unless it is empty.
     """
 
     pattern: re.Pattern[str]
@@ -95,7 +95,7 @@ class Fallback:
     stream: str = ""
 
     def instead(self, plan: SuitePlan, run: TestRun) -> SuitePlan | None:
-        """The plan that may get around what ended a run; None where that was something else, or is got around."""
+        """The plan to try after a run; None if the pattern does not match, or the plan already does this."""
         match = self.pattern.search(run.output)
         if match is None:
             return None
@@ -112,16 +112,16 @@ class SuitePlan:
     """A command that runs tests.
 
     Attributes:
-        argv: The command, with what serves the report.
-        before: What starts the command, such as a shell that does something first; empty for nothing.
+        argv: The command, with the options for reporting results.
+        before: The argv prefix of the command, such as a shell that runs something first; empty for none.
         typed: The command as a person would type it.
-        absent: The message where the program is missing.
-        cwd: Relative to the workspace.
-        stream: How the supervisor hears of single tests, a name in `inside/streams.py`.
-        fallbacks: Other ways to start it, tried in order while nothing is reported.
+        absent: The message if the program is missing.
+        cwd: The working directory, relative to the workspace.
+        stream: How results reach the supervisor: a name in `inside/streams.py`.
+        fallbacks: Other ways to start the command, tried in order until results are reported.
         transient: Files that the run may leave in the repository, removed after it.
-        unknown: Why the command is taken for no known runner, in words; its exit code counts where it reports nothing.
-        notes: What was changed for the run to work, in words.
+        unknown: Why the command is no known test runner; its exit code counts if it reports no tests.
+        notes: Sentences about what was changed for the run to work.
     """
 
     framework: str
@@ -140,13 +140,13 @@ class SuitePlan:
 
     @property
     def command(self) -> str:
-        """The command as a person would type it, without what only serves the report."""
+        """The command as a person would type it, without the options for reporting."""
         typed = shlex.join(self.typed)
         return typed if self.cwd == "." else f"{typed} (in {self.cwd})"
 
 
 def checked_keyword(keyword: str | None) -> str:
-    """The keyword itself, empty for None. Raises ToolRefusal for what a runner could take for an option."""
+    """The keyword, unchanged; empty for None. Raises ToolRefusal for a text that a runner could treat as an option."""
     if keyword is None:
         return ""
     if keyword.startswith(("-", "@")):
@@ -157,7 +157,7 @@ def checked_keyword(keyword: str | None) -> str:
 
 
 def checked_path(path: str) -> str:
-    """The path itself. Raises ToolRefusal for what a runner could take for an option or a file of options."""
+    """The path, unchanged. Raises ToolRefusal for a text that a runner could treat as an option or options file."""
     if path.startswith(("-", "@")):
         raise ToolRefusal(f"path {quoted(path)} looks like an option; give a file or directory, as './{path[:60]}'")
     if not path.strip() or _CONTROL.search(path):
@@ -166,7 +166,7 @@ def checked_path(path: str) -> str:
 
 
 def not_installed(program: str, needs: str) -> str:
-    """What to tell a model that has no such program, and what would help."""
+    """The message for a model about a missing program, with a hint."""
     return (
         f"{program} is not installed in this workspace's environment; the task's environment must bring {needs} "
         "(a set-up command, or a directory on its path), or use another runner"

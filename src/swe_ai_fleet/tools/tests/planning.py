@@ -1,4 +1,4 @@
-"""Which plan runs a test command: the framework that the command belongs to, started so that it reports each test."""
+"""Chooses the plan for a test command: by its framework, which is started so that it reports each test."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ _TEST_COMMANDS = {"go": ("go", "test", "./..."), "cargo": ("cargo", "test"), "np
 
 
 def make_plan(inventory: Inventory, directory: str, target: str, base: tuple[str, ...] = ("make", "test")) -> SuitePlan:
-    """How to make a target. Raises ToolRefusal for what make could take for an option or a variable; ToolFailure."""
+    """The plan for a make target. Raises ToolRefusal for a text that make could treat as an option or a variable.
+
+    Raises ToolFailure for an invalid target, or without a Makefile.
+    """
     if not _TARGET.fullmatch(target):
         if target.startswith(("-", "@")) or "=" in target:
             raise ToolRefusal(f"target {quoted(target)} looks like an option or a variable of make's; give a target")
@@ -45,13 +48,13 @@ def make_plan(inventory: Inventory, directory: str, target: str, base: tuple[str
 
 
 async def suite_for(inventory: Inventory, own: tuple[str, ...], paths: Sequence[str]) -> SuiteDirectory:
-    """The environment's test command; where paths lie in another project of the repository, that one's.
+    """The environment's test command, or that of another project in the repository that the paths belong to.
 
     Args:
-        own: The environment's test command, empty where it has none: then the files say what there is.
+        own: The environment's test command; empty: it is derived from the files.
 
     Raises:
-        ToolFailure: Nothing is found, or the paths belong to several suites.
+        ToolFailure: No tests are found, or the paths belong to several suites.
     """
     if not paths:
         return SuiteDirectory(directory=".", argv=own) if own else await inventory.only_suite()
@@ -65,14 +68,14 @@ async def suite_for(inventory: Inventory, own: tuple[str, ...], paths: Sequence[
 async def _suite_of(inventory: Inventory, own: tuple[str, ...], path: str) -> SuiteDirectory:
     default = SuiteDirectory(directory=".", argv=own)
     if own and framework_of(own) in ("", *_PYTHON_RUNNERS) and not inventory.has(path):
-        return default  # it has names of its own for tests, and says itself what it cannot find
+        return default  # the path may be a test's name for this runner, which reports unknown names itself
     if framework := FRAMEWORKS.get(PurePosixPath(path).suffix):
         root = inventory.root_for(framework, [inventory.real(checked_path(path))])
         return SuiteDirectory(directory=root, argv=own if framework_of(own) == framework else _TEST_COMMANDS[framework])
     if path.endswith(".py"):
         return await _python(inventory, own)
-    place = PurePosixPath(inventory.real(checked_path(path)))
-    for directory in (place, *place.parents):
+    real = PurePosixPath(inventory.real(checked_path(path)))
+    for directory in (real, *real.parents):
         suite = await inventory.suite(str(directory))
         if suite is not None and framework_of(suite.argv) in _PYTHON_RUNNERS:
             return await _python(inventory, own)
@@ -85,7 +88,7 @@ async def _suite_of(inventory: Inventory, own: tuple[str, ...], path: str) -> Su
 
 
 async def _python(inventory: Inventory, own: tuple[str, ...]) -> SuiteDirectory:
-    """Python's tests run from the top of the workspace, wherever they lie."""
+    """The suite for Python tests, which run from the top of the workspace, wherever they are."""
     if framework_of(own) in _PYTHON_RUNNERS:
         return SuiteDirectory(directory=".", argv=own)
     top = await inventory.suite()
@@ -98,8 +101,8 @@ async def _python(inventory: Inventory, own: tuple[str, ...]) -> SuiteDirectory:
 class SuitePlanner:
     """Makes plans for one workspace.
 
-    `known_seconds` are limits of single tests, by id, that are longer than the usual one; pytest stops after
-    `max_failures`, None: never.
+    `known_seconds` are time limits of single tests, by id, above the default; pytest stops after `max_failures` (None:
+    never).
     """
 
     workspace: Workspace
@@ -107,9 +110,9 @@ class SuitePlanner:
     max_failures: int | None = None
 
     async def line(self, line: str, selection: Selection, directory: str = ".") -> SuitePlan:
-        """The plan for a shell line: that of the runner which it starts, else the line itself, judged by its exit code.
+        """The plan for a shell line: that of the runner it starts, else the line itself, whose exit code counts.
 
-        Raises ToolFailure for a selection that its runner cannot be given.
+        Raises ToolFailure for a selection that its runner does not support.
         """
         read = read_shell_line(line)
         if isinstance(read, str):
@@ -119,14 +122,14 @@ class SuitePlanner:
             return SuitePlan(
                 framework="", argv=argv, typed=argv, absent="", cwd=directory, stream="output", unknown=read
             )
-        place = str(PurePosixPath(directory, read.directory)) if read.directory else directory
-        plan = await self.plan(read.argv, selection, place)
-        # What must succeed first decides as it would in a shell.
+        target = str(PurePosixPath(directory, read.directory)) if read.directory else directory
+        plan = await self.plan(read.argv, selection, target)
+        # As in the shell line, the tests run only if the commands before them succeed.
         before = ("sh", "-c", f'{read.before} && exec "$@"', "sh") if read.before else ()
         return replace(plan, before=before)
 
     async def plan(self, argv: tuple[str, ...], selection: Selection, directory: str = ".") -> SuitePlan:
-        """The plan for a command in a directory. Raises ToolFailure for a selection that its runner cannot be given."""
+        """The plan for a command in a directory. Raises ToolFailure for a selection its runner does not support."""
         variables, command = assigned(argv)
         if variables and framework_of(command):
             plan = await self.plan(command, selection, directory)
@@ -156,9 +159,9 @@ class SuitePlanner:
         selection: Selection,
         base: tuple[str, ...] = (),
     ) -> SuitePlan:
-        """The plan for the Go module, crate or npm package in a directory; its paths exist, ids follow them."""
+        """The plan for the Go module, crate or npm package in a directory; the selection's paths must exist."""
         paths = tuple(_real_name(inventory, framework, path) for path in selection.paths)
-        # A path that is the project's own directory means all of it.
+        # The project's own directory selects all of it.
         selection = replace(selection, paths=tuple(path for path in paths if path != directory))
         if framework == "go":
             return go_plan(inventory, directory, selection, base or ("go", "test", "./..."))
@@ -197,7 +200,7 @@ class SuitePlanner:
 
 
 def _real_name(inventory: Inventory, framework: str, name: str) -> str:
-    """A path or an id of a test, with the path as it really is; Go's own names of packages are no paths."""
+    """A path or a test's id with its real path; names of Go packages stay unchanged."""
     path, mark, inside_file = checked_path(name).partition("::")
     if framework == "go" and not inventory.has(path) and GO_PACKAGE.fullmatch(path):
         return name
@@ -222,14 +225,14 @@ def _plain(argv: tuple[str, ...], selection: Selection, directory: str) -> Suite
 
 
 def plain_keyword(keyword: str | None) -> str:
-    """A keyword as pytest takes it. Raises ToolFailure for an empty one."""
+    """A keyword for pytest; empty for None. Raises ToolFailure for a blank one."""
     if keyword is not None and (not keyword.strip() or "\0" in keyword):
         raise ToolFailure(f"{keyword[:80]!r} selects nothing; leave it out to run all tests")
     return keyword or ""
 
 
 def checked_ids(names: Sequence[str]) -> tuple[str, ...]:
-    """Ids of tests to leave out. Raises ToolFailure for what is none."""
+    """The ids, unchanged. Raises ToolFailure for an invalid id."""
     for name in names:
         if not name.strip() or "\0" in name or len(name) > 1_000:
             raise ToolFailure(f"{name[:80]!r} is not a test id")

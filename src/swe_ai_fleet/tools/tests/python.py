@@ -1,4 +1,4 @@
-"""Python runners: pytest with a plug-in of ours, unittest and Django's tests by a program of ours.
+"""Plans for Python runners: pytest with our plug-in, unittest and Django's tests with our program.
 
 Both report each test as it ends.
 """
@@ -16,10 +16,10 @@ from swe_ai_fleet.tools.tests.scripts import is_django
 
 PYTHON_PYTEST = ("python3", "-m", "pytest")
 _KNOWN_LIMITS = 300
-# A plug-in that is older than the environment's pytest (those of linters are the first) ends it before it has begun, as
-# do options that a repository sets for a plug-in which is not installed.
+# A plug-in that is too old for the environment's pytest (often a linter's) makes pytest fail at its start, and so do
+# options that a repository sets for a plug-in which is not installed.
 _PLUGIN = re.compile(r"PluginValidationError: [Pp]lugin '([\w.-]{1,80})' ")
-# A pytest that does not know this Python's syntax trees yet.
+# A pytest that does not support this Python's syntax trees.
 _REWRITING = re.compile(r'TypeError: required field "lineno" missing from alias')
 _USAGE = re.compile(r"^(?:\S*: )?(?:ERROR|error): .*(?:unrecognized arguments|Missing required plugins|usage:)", re.M)
 
@@ -33,12 +33,12 @@ def pytest_plan(
     known_seconds: Mapping[str, float] | None = None,
     max_failures: int | None = None,
 ) -> SuitePlan:
-    """How to run pytest, all or a selection; one file that cannot be collected does not keep the others from running.
+    """The plan for pytest, all tests or a selection; if a file cannot be collected, the others still run.
 
     Args:
         base: The repository's own command.
-        plugin_directory: Where the plug-in lies, as commands see it.
-        variables: The environment's own; PYTHONPATH is kept and added to.
+        plugin_directory: The directory of our plug-in, as commands see it.
+        variables: The environment's variables; its PYTHONPATH is extended.
     """
     chosen: list[str] = []
     if max_failures is not None:
@@ -49,9 +49,9 @@ def pytest_plan(
     chosen += map(_operand, selection.paths)
     options = (
         *("-p", "fleet_pytest", "--continue-on-collection-errors"),
-        # A repository's own `-x` would hide how the rest stands.
+        # With a repository's own `-x`, later tests would not be run.
         *(() if max_failures is not None else ("--maxfail=0",)),
-        # Out of the repository: it would show up in the diff. pytest resolves the variable itself.
+        # Outside the repository, where it would show up in the diff. pytest expands the variable itself.
         *("-o", "cache_dir=$TMPDIR/fleet-pytest-cache"),
     )
     longest = dict(sorted((known_seconds or {}).items(), key=lambda item: -item[1])[:_KNOWN_LIMITS])
@@ -89,14 +89,15 @@ def pytest_plan(
 
 
 def _operand(path: str) -> str:
-    """A path as pytest takes it for one: it reads options behind `--` too, and files of options behind `@`."""
+    """A path that pytest does not treat as an option (which it accepts after `--` too) or an options file (`@`)."""
     if not path.strip() or "\0" in path:
         raise ToolFailure(f"{path[:80]!r} selects nothing; leave it out to run all tests")
     return f"./{path}" if path.startswith(("-", "@")) else path
 
 
 _DOTTED = re.compile(r"\w{1,200}(?:\.\w{1,200}){0,20}")
-# Options of Django's `test` that have a value, and those that spread a run, stop it early, or ask.
+# Options of Django's `test` with a value; then those with an optional value; then those to drop: they make a run
+# parallel, stop it early, prompt, or change its output.
 _VALUED = frozenset(
     {
         *("--settings", "--pythonpath", "-p", "--pattern", "-t", "--top-level-directory", "-k", "--tag"),
@@ -111,9 +112,9 @@ DISCOVER = ("python3", "-m", "unittest", "discover")
 
 
 def checked_name(tree: Tree, name: str) -> str:
-    """A dotted name itself, or a path of something inside the workspace, with what follows its `::`.
+    """A dotted name, unchanged, or the real path of a file or directory, with the part after its `::`.
 
-    Raises ToolRefusal for what looks like an option, ToolFailure for what is neither.
+    Raises ToolRefusal for a text that looks like an option, ToolFailure for one that is neither.
     """
     path, mark, inside = checked_path(name).partition("::")
     if not mark and _DOTTED.fullmatch(path) and not path.endswith(".py"):
@@ -131,7 +132,7 @@ def unittest_plan(
     program_directory: str,
     known_seconds: Mapping[str, float] | None = None,
 ) -> SuitePlan:
-    """How to run unittest, all that the repository's own command finds or a selection."""
+    """The plan for unittest: all tests that the repository's own command finds, or a selection."""
     patterns = (f"-k={selection.keyword}",) if selection.keyword else ()
     if is_django(base):
         options = _django_options(base[base.index("test") + 1 :], named=bool(selection.paths))
@@ -153,7 +154,7 @@ def unittest_plan(
 
 
 def _django_options(words: tuple[str, ...], *, named: bool) -> tuple[str, ...]:
-    """Django's words behind `test` without what spreads a run or stops it early; no labels where others are named."""
+    """The words after Django's `test`, without the options to drop, and without labels if others are `named`."""
     options: list[str] = []
     rest = list(words)
     while rest:
@@ -166,7 +167,7 @@ def _django_options(words: tuple[str, ...], *, named: bool) -> tuple[str, ...]:
 
 
 def _label(name: str) -> str:
-    """A path, or an id with one, as Django names tests."""
+    """A path or an id as a label of Django's."""
     path, _, inside = name.partition("::")
     if not path.endswith(".py"):
         return name

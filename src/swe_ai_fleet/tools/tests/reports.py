@@ -1,6 +1,6 @@
-"""Results of tests cut to size, one by one and counted.
+"""Test results of bounded size, and the lines of a runner's output.
 
-A runner's output becomes lines that are safe to match: without colours, of bounded length and number.
+Lines have no colours and bounded length and number, so that regular expressions can be used on them safely.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
 def lines(text: str) -> list[str]:
-    """The lines, split at line feeds only; of too many, the last ones."""
+    """The last MAX_LINES lines, split at line feeds only."""
     all_lines = text.split("\n")
     return [uncoloured(line[:_MAX_LINE_CHARS]).rstrip() for line in all_lines[-MAX_LINES:]]
 
 
 def uncoloured(text: str) -> str:
-    """The text without the sequences that colour it."""
+    """The text without colour sequences."""
     return _ANSI.sub("", text)
 
 
 def seconds(text: str) -> float:
-    """A number of seconds as a runner printed it, 0 where it is none."""
-    return number_in(text, 0, 1e7) or 0.0
+    """A number of seconds that a runner printed; 0 if it is invalid."""
+    return number_in(text, 1e7) or 0.0
 
 
 MAX_REPORT_BYTES = 8 * 1024 * 1024
@@ -42,7 +42,7 @@ MAX_TRACEBACK_CHARS = 2_400
 _TRACEBACK_LINES = 24
 
 _OF_NODE = re.compile(r"\s*at .{0,200}\bnode:[\w/]{1,80}:\d{1,9}:\d{1,9}\)?,?")
-"""A frame of node's own code: no fault is looked for there."""
+"""A stack frame of node's own code."""
 
 
 _PASSED = re.compile(
@@ -55,9 +55,9 @@ _LONGEST_PASSED = 300
 
 
 def without_passes(text: str, whole: str = "") -> str:
-    """What a command printed without its lines of single tests that passed, where it also says how many did.
+    """A command's output without lines about single passed tests, if it also has a line with their number.
 
-    `whole` is where all of it can be read. The text itself where there are no such lines.
+    `whole` is the path of the complete output. The text is returned unchanged if nothing is omitted.
     """
     where = f"; all of it: {whole}" if whole else ""
     lines: list[str] = []
@@ -65,13 +65,15 @@ def without_passes(text: str, whole: str = "") -> str:
     for passed, group in groupby(text.split("\n"), lambda line: bool(_PASSED.fullmatch(line[:_LONGEST_PASSED]))):
         rows = list(group)
         counted = counted or (not passed and any(_COUNTED.fullmatch(row[:_LONGEST_PASSED]) for row in rows))
-        left_out = passed and len(rows) >= _FEWEST_PASSED
-        lines += [f"[... {len(rows)} lines of tests that passed{where} ...]"] if left_out else rows
+        if passed and len(rows) >= _FEWEST_PASSED:
+            lines.append(f"[... {len(rows)} lines of tests that passed{where} ...]")
+        else:
+            lines += rows
     return "\n".join(lines) if counted and len(lines) < text.count("\n") + 1 else text
 
 
 def test_result(outcome: TestOutcome, message: str = "", traceback: str = "", duration_ms: int = 0) -> TestResult:
-    """A test's result with everything about it cut to size; without a message, the traceback's last line is it."""
+    """A test's result of bounded size; without a message, the traceback's last line is used."""
     if outcome is TestOutcome.PASSED:
         return TestResult(outcome=outcome, duration_ms=duration_ms)
     trace_lines = [line for line in traceback.strip().splitlines() if line.strip() and not _OF_NODE.fullmatch(line)]
@@ -90,7 +92,7 @@ test_result.__test__ = False  # type: ignore[attr-defined]
 
 
 def bounded(identifier: str) -> str:
-    """An id of bearable length; two long ones that differ stay different."""
+    """An id of bounded length; different long ids stay different."""
     if len(identifier) <= MAX_ID_CHARS:
         return identifier
     digest = hashlib.sha256(identifier.encode("utf-8", "replace")).hexdigest()[:12]
@@ -98,21 +100,21 @@ def bounded(identifier: str) -> str:
 
 
 MAX_NAMED = 100_000
-"""Tests kept by name; more are counted only."""
+"""Tests that are stored by name; further ones are only counted."""
 
 
 class Tally:
-    """Takes one test after the other and gives a run. Tests of the same id stay apart."""
+    """Collects the tests of a run. Tests with the same id are numbered."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
-        """How long the run took."""
+        """The duration of the run."""
         self._counts = Counter[TestOutcome]()
         self._results: dict[str, TestResult] = {}
         self._named: dict[str, int] = {}
 
     def add(self, identifier: str, outcome: TestOutcome, message: str = "", traceback: str = "") -> None:
-        """One test and how it ended."""
+        """Add one test with its outcome."""
         if len(self._results) >= MAX_NAMED:
             self._counts[outcome] += 1
             return
@@ -121,11 +123,11 @@ class Tally:
         self._results[name if number == 1 else f"{name} ({number})"] = test_result(outcome, message, traceback)
 
     def count(self, outcome: TestOutcome, number: int) -> None:
-        """Tests of which no more is known than how they ended."""
+        """Add tests of which only the outcome is known."""
         self._counts[outcome] += max(0, number)
 
     def report(self) -> TestRun:
-        """What was counted."""
+        """The run with all added tests."""
         counts = self._counts
         return TestRun(
             results=self._results,

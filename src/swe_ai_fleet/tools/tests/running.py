@@ -1,18 +1,18 @@
-"""One supervised run of tests in a workspace, and the events that it leaves, read as results.
+"""Runs tests in a workspace under a supervisor, and reads the results from the events of the run.
 
-One JSON object a line, a tab, and its seal (HMAC-SHA256 in hexadecimal), written by the runner's plug-in or by the
-supervisor (`inside/`):
+Each line of the events file is a JSON object, a tab, and its seal (HMAC-SHA256 in hexadecimal), written by the runner's
+plug-in or by the supervisor (`inside/`):
 
     {"e": "start", "id": ID}                                      a test begins
-    {"e": "collected", "id": ID}                                  it needs no end (a file was collected)
+    {"e": "collected", "id": ID}                                  it has no end (a file was collected)
     {"e": "end", "id": ID, "o": OUTCOME, "ms": N, "m": TEXT, "t": TEXT, "k": "hung" | "crashed"}
-    {"e": "cut", "id": ID}                                        it was running when the time of the whole was up
-    {"e": "finish", "code": N}                                    the runner got to its end
-    {"e": "fault", "m": TEXT}                                     the runner failed on its own
+    {"e": "cut", "id": ID}                                        it was running when the run's time limit was reached
+    {"e": "finish", "code": N}                                    the runner reached its end
+    {"e": "fault", "m": TEXT}                                     the runner itself failed
     {"e": "stop", "why": "time" | "silent" | "died" | "hung" | "overwritten", "m": TEXT}
 
-Tests can write to the file too, but have no key: a line without its seal is passed over. Who looks for the key in the
-runner's own process can still find it (docs/evidence.md, "What a candidate can still forge").
+Tests can write to the file too, but have no key, and lines without a valid seal are ignored. A test that searches the
+runner's own process can still find the key (docs/evidence.md, "What a candidate can still forge").
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from swe_ai_fleet.domain.test_run import TestOutcome, TestResult, TestRun
 from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.sandbox import concealment, jail
 from swe_ai_fleet.tools.definition import ToolFailure
-from swe_ai_fleet.tools.tests.plan import SuitePlan, leave, leaving_nothing, probe, read_report
+from swe_ai_fleet.tools.tests.plan import SuitePlan, probe, read_report, removing_afterwards, write_private
 from swe_ai_fleet.tools.tests.reports import bounded, test_result, uncoloured
 from swe_ai_fleet.tools.tests.text_reports import recognise
 
 TIME_IS_UP = 124
 _SPARE_SECONDS = 15.0
-"""What the supervisor gets beyond the limit of the whole run, to end what runs and to say so."""
+"""The time for the supervisor beyond the limit of the run, to end its processes and report that."""
 _MAX_LIMITS = 500
 _MOST_FALLBACKS = 4
 _OUTPUT_CHARS = 64_000
@@ -48,7 +48,7 @@ _INSIDE = "tools/tests/inside"
 
 @cache
 def own_digest() -> str:
-    """SHA-256 of what runs tests and reads their reports: another version of it may come to something else."""
+    """SHA-256 of the code that runs tests and reads their reports: another version may have other results."""
     digest, directory = hashlib.sha256(), Path(__file__).parent
     for path in sorted(path for path in directory.rglob("*") if path.suffix in (".py", ".cjs", ".mjs")):
         digest.update(f"{path.relative_to(directory)}\0".encode() + hashlib.sha256(path.read_bytes()).digest())
@@ -57,10 +57,10 @@ def own_digest() -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TestLimits:
-    """How long tests may take, in seconds.
+    """Time limits of tests, in seconds.
 
-    `whole` is the limit of a run, `test` of each test, `start` until the first test begins; `known` holds longer limits
-    of single tests by id.
+    `whole` is the limit of a run, `test` of each test, `start` until the first test begins; `known` has longer limits
+    of single tests, by id.
     """
 
     __test__ = False
@@ -72,12 +72,12 @@ class TestLimits:
 
 
 async def run_tests(workspace: Workspace, plan: SuitePlan, limits: TestLimits) -> TestRun:
-    """Run tests to their end, to the limit of the whole, or as far as hangs and crashes allow.
+    """Run tests to their end, to the time limit of the run, or as far as hangs and crashes allow.
 
-    What is known by then is in the result, however the run ended. Raises ToolFailure where the program is missing.
+    The result has the tests that have ended, however the run ended. Raises ToolFailure if the program is missing.
     """
-    scratch, there = await probe(workspace, plan.argv[0])
-    if not there:
+    scratch, is_installed = await probe(workspace, plan.argv[0])
+    if not is_installed:
         raise ToolFailure(plan.absent)
     first = run = await _supervised(workspace, plan, limits, scratch)
     for _ in range(_MOST_FALLBACKS):
@@ -91,9 +91,9 @@ async def run_tests(workspace: Workspace, plan: SuitePlan, limits: TestLimits) -
 
 def inside(workspace: Workspace) -> str:
     """The directory of the programs and plug-ins for the sandbox, as commands of this workspace see it."""
-    place = concealment.code()
-    elsewhere = workspace.environment.image is not None or workspace.mount != str(workspace.root)
-    return f"{place.inside if elsewhere else place.outside}/{_INSIDE}"
+    code = concealment.code()
+    is_mounted = workspace.environment.image is not None or workspace.mount != str(workspace.root)
+    return f"{code.inside if is_mounted else code.outside}/{_INSIDE}"
 
 
 async def _supervised(workspace: Workspace, plan: SuitePlan, limits: TestLimits, scratch: str) -> TestRun:
@@ -105,11 +105,11 @@ async def _supervised(workspace: Workspace, plan: SuitePlan, limits: TestLimits,
         "stream": plan.stream,
         "events": events,
         "key": f"{events}.key",
-        # Automation has colours, and tests of colours expect them.
+        # Automation sets no NO_COLOR, and tests of colours fail with it.
         "unset": ["NO_COLOR"] if "NO_COLOR" not in {**workspace.environment.variables, **plan.variables} else [],
         "shown_key": plan.framework not in ("pytest", "unittest"),
         "seconds": limits.whole,
-        # Nothing is said of tests while they are compiled, or of single tests at all.
+        # No test is reported while tests are compiled, or at all by some runners.
         "start_seconds": _start_seconds(plan, limits),
         "test_seconds": limits.test,
         "limits": {name: limits.known[name] for name in longest},
@@ -123,8 +123,8 @@ async def _supervised(workspace: Workspace, plan: SuitePlan, limits: TestLimits,
         output_limit=plan.output_limit,
         merge_stderr=True,
     )
-    await leave(workspace, f"{events}.key", key)
-    with leaving_nothing(workspace, plan.transient):
+    await write_private(workspace, f"{events}.key", key)
+    with removing_afterwards(workspace, plan.transient):
         result = await workspace.run(command)
     data = await read_report(workspace, events)
     return await asyncio.to_thread(_run_of, plan, limits, result, data or b"", key)
@@ -179,7 +179,7 @@ _OUTCOMES = {str(outcome): outcome for outcome in TestOutcome}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunnerEvents:
-    """What was read. `stop` is why the supervisor gave up, `fault` the runner's own failure; both may be empty."""
+    """The events of a run. `stop` is why the supervisor gave up, `fault` the runner's failure; both may be empty."""
 
     results: Mapping[str, TestResult]
     hung: tuple[str, ...] = ()
@@ -190,9 +190,9 @@ class RunnerEvents:
 
 
 def read_events(data: bytes, key: str) -> RunnerEvents:
-    """The results in a file of events that are sealed with the key; a line that is none is passed over.
+    """The results in a file of events; lines that are not sealed with the key are ignored.
 
-    The first end of a test counts, unless a later one says that it failed.
+    The first end of a test counts, unless a later one is a failure.
     """
     results: dict[str, TestResult] = {}
     killed: dict[str, list[str]] = {"hung": [], "crashed": []}
@@ -224,7 +224,7 @@ def read_events(data: bytes, key: str) -> RunnerEvents:
 
 
 def sealed(text: bytes, key: str) -> bytes:
-    """An event with its seal: a line without its end."""
+    """An event with its seal: a line without its line end."""
     return text + b"\t" + hmac.digest(key.encode(), text, "sha256").hex().encode()
 
 

@@ -1,6 +1,6 @@
-"""Shell lines and a package's scripts, read as far as their test runners and the framework these belong to.
+"""Analyses shell lines and a package's scripts for the test runners they start, and the framework of a command.
 
-A line has what comes before, what lints, what tests; a caller's own line is read as far as the one runner it starts.
+A script's commands are sorted into preparation, linters and tests; a caller's own line must end with one test runner.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ Kind = Literal["runner", "lint", "other"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptCommand:
-    """One command of a shell line: its text, what it does, and the operator that joins it to the one before."""
+    """One command of a shell line: its text, its kind, and the operator that joins it to the command before."""
 
     text: str
     operator: str = ""
@@ -69,12 +69,12 @@ class ScriptCommand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptLine:
-    """A line read as far as its test runners.
+    """The commands of a line, sorted by purpose.
 
     Attributes:
         before: Commands that the tests may need, in their order.
-        runners: The commands that start a known runner; where there is none, the last one that does not lint.
-        left_out: What is not run: linters, type checkers, what comes behind the tests.
+        runners: The commands that start a known runner; if there is none, the last command that does not lint.
+        left_out: Commands that are not run: linters, type checkers, and those after the tests.
     """
 
     before: tuple[ScriptCommand, ...] = ()
@@ -83,12 +83,12 @@ class ScriptLine:
 
     @property
     def runner(self) -> str:
-        """The runner, where one is known; the first of several."""
+        """The first known runner; empty if there is none."""
         return self.runners[0].runner if self.runners else ""
 
 
 def parts_of(line: str) -> tuple[ScriptCommand, ...] | None:
-    """The commands of a line, None where it takes a shell to tell what they are (substitutions, groups)."""
+    """The commands of a line; None for a line that only a shell can split (substitutions, groups)."""
     parts: list[ScriptCommand] = []
     text, operator = "", ""
     for match in _PIECE.finditer(line):
@@ -107,7 +107,7 @@ def parts_of(line: str) -> tuple[ScriptCommand, ...] | None:
 
 
 def words_of(text: str, *, comments: bool = False) -> list[str]:
-    """The words of a command, none where quotes do not match."""
+    """The words of a command; none if its quotes are unbalanced."""
     try:
         return shlex.split(text, comments=comments)
     except ValueError:
@@ -115,10 +115,10 @@ def words_of(text: str, *, comments: bool = False) -> list[str]:
 
 
 def read_line(line: str, scripts: Mapping[str, str]) -> ScriptLine | None:
-    """What a line of a package's script, or a caller's, comes to; None where that takes a shell to tell.
+    """The commands of a package's script or a caller's line; None if only a shell can tell.
 
     Args:
-        scripts: The package's scripts, which the line may start.
+        scripts: The package's scripts, by name, which the line may start.
     """
     steps = list(_steps(line, scripts, 0, ""))
     if any(step is None for step in steps):
@@ -148,7 +148,7 @@ def _steps(line: str, scripts: Mapping[str, str], depth: int, name: str) -> Iter
         return
     for position, part in enumerate(parts):
         if part.operator in ("|", "||"):
-            # A formatter of what the tests print, or what is done where they fail.
+            # It formats the tests' output, or runs if they fail.
             continue
         if part.operator == "&" or (position + 1 < len(parts) and parts[position + 1].operator == "&"):
             yield None  # a server beside the tests
@@ -169,7 +169,7 @@ def _steps(line: str, scripts: Mapping[str, str], depth: int, name: str) -> Iter
 
 
 def _set_before(text: str) -> str:
-    """What starts a command: variables, `cross-env A=1`, a program that measures coverage; empty for nothing."""
+    """The prefix of a command: variables, `cross-env A=1`, a program that measures coverage; empty if there is none."""
     match = _BEFORE.match(text)
     return match[0] if match else ""
 
@@ -181,7 +181,7 @@ def _after(variables: str, part: ScriptCommand | None) -> ScriptCommand | None:
 
 
 def _followed(part: ScriptCommand, scripts: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """(name, text) of the scripts that a command starts, with what runs before them."""
+    """(name, text) of the scripts that a command starts, with their `pre` scripts."""
     words = words_of(part.text.removeprefix(_set_before(part.text)))
     if not words:
         return
@@ -201,7 +201,7 @@ def _followed(part: ScriptCommand, scripts: Mapping[str, str]) -> Iterator[tuple
 
 
 def _script_name(words: list[str], scripts: Mapping[str, str]) -> tuple[str, list[str]]:
-    """(the script that a command starts, the words that it is given); an empty name for any other command."""
+    """(the script that a command starts, its arguments); the name is empty for other commands."""
     manager = words[0]
     if manager not in ("npm", "pnpm", "yarn", "bun"):
         return "", []
@@ -278,7 +278,7 @@ def assigned(argv: tuple[str, ...]) -> tuple[dict[str, str], tuple[str, ...]]:
 
 
 def is_pytest(argv: tuple[str, ...]) -> bool:
-    """Whether a test command is pytest's: by its own name, as a module, or behind `uv run` and its like."""
+    """Whether a test command runs pytest: by name, as a module, or after `uv run` and similar commands."""
     names = [PurePosixPath(word).name in ("pytest", "py.test") for word in argv]
     return any(named and (i == 0 or argv[i - 1] in ("-m", "run", "--")) for i, named in enumerate(names))
 
@@ -290,7 +290,7 @@ def is_unittest(argv: tuple[str, ...]) -> bool:
 
 
 def is_django(argv: tuple[str, ...]) -> bool:
-    """Whether a command of Python's is `python -m django test` or `python manage.py test`."""
+    """Whether a Python command is `python -m django test` or `python manage.py test`."""
     return argv[1:4] == ("-m", "django", "test") or argv[1:3] in (("manage.py", "test"), ("./manage.py", "test"))
 
 
@@ -314,7 +314,7 @@ class ShellLine:
 
 
 def read_shell_line(line: str) -> ShellLine | str:
-    """What a line starts, or in words why it is not understood as a test runner."""
+    """The test runner that a line starts, or the reason why none is recognised."""
     parts = parts_of(line)
     if not parts:
         return "only a shell can tell what it runs"

@@ -1,8 +1,8 @@
-"""Reports read from what was printed, for commands that start runners and hand on no options: make, a script.
+"""Parses test results from printed output, for commands that start runners but pass on no options: make, a script.
 
-A runner that the fleet starts itself reports each test instead. Nobody can ask for the report of a pytest or `go test`
-behind a Makefile; unittest and ctest bring none, cargo's is not stable. TAP is a report, as node, tape, tap and prove
-print it. What is kept is bounded however long the output is.
+A runner that the fleet starts itself reports each test instead. A pytest or `go test` behind a Makefile cannot be told
+to write a report, unittest and ctest have none, and cargo's is not stable. TAP, the format of node, tape, tap and
+prove, is parsed too. The results are bounded however long the output is.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _MAX_DEPTH = 64
 
 
 def recognise(text: str) -> TestRun | None:
-    """The report in any runner's output, several runners' reports added up; None where none is recognised.
+    """The results in any runner's output, those of several runners added up; None if none are recognised.
 
-    What a C compiler could not compile is an error named `file:line:column`.
+    A C compiler's error is a test with the outcome error, named `file:line:column`.
     """
     printed, tally = lines(text), Tally()
     recognised = [read(printed, tally) for read in (_pytest, _unittest, _cargo, _go, _tap, _ctest, _diagnostics)]
@@ -39,7 +39,7 @@ _OUTCOMES = {"FAILED": TestOutcome.FAILED, "FAIL": TestOutcome.FAILED, "ERROR": 
 
 
 def _pytest(printed: list[str], tally: Tally) -> bool:
-    """What pytest printed, where its last line of counts is there: messages of one line each, no tracebacks."""
+    """Parse pytest's output, which must have the final line of counts: messages of one line each, no tracebacks."""
     match, position = _last(_SUMMARY_LINE, printed)
     if match is None:
         return False
@@ -88,7 +88,7 @@ _RULE = "=" * 70
 
 
 def _unittest(printed: list[str], tally: Tally) -> bool:
-    """What unittest printed, where its line of counts is there."""
+    """Parse unittest's output, which must have the line of counts."""
     ran, position = _last(_RAN, printed)
     ended = next((end for line in printed[position + 1 : position + 4] if (end := _END.fullmatch(line))), None)
     if ran is None or ended is None:
@@ -159,16 +159,16 @@ _NOT_ERRORS = ("could not compile", "test failed, to rerun", "aborting due to", 
 
 
 def _cargo(printed: list[str], tally: Tally) -> bool:
-    """What `cargo test` printed, where it ran a test or reports an error of the compiler.
+    """Parse the output of `cargo test`, which must have a test or an error of the compiler.
 
-    Ids are `file::name` with the file of the test target (`src/lib.rs::tests::adds`). What does not compile is an
-    error named `file:line:column`.
+    Ids are `file::name` with the file of the test target (`src/lib.rs::tests::adds`). An error of the compiler is
+    named `file:line:column`.
     """
     target, ran = "", False
     sections: dict[str, list[str]] = {}
     names: list[str] = []
     section: list[str] | None = None
-    failed_names: set[str] = set()  # a test's own output may look like the start of a section, but not of one of these
+    failed_names: set[str] = set()  # a section must have one of these names: a test's output may look like its start
     listing = False
     for line in printed:
         if match := _RUNNING.fullmatch(line) or _DOC_TESTS.fullmatch(line):
@@ -204,7 +204,7 @@ def _cargo(printed: list[str], tally: Tally) -> bool:
 
 
 def _compile_errors(printed: list[str]) -> dict[tuple[str, str], str]:
-    """The compiler's words by place and message; the same error for two targets counts once."""
+    """The compiler's output by position and message; the same error for two targets counts once."""
     errors: dict[tuple[str, str], str] = {}
     message, place, output = "", "", list[str]()
     for line in [*printed, "error: end"]:
@@ -232,13 +232,13 @@ def _panic(output: list[str]) -> str:
 _GO_RESULT = re.compile(r" {0,64}--- (PASS|FAIL|SKIP): (\S{1,500}) \((\d{1,9}(?:\.\d{1,9})?)s\)")
 _GO_PACKAGE = re.compile(r"(ok  |FAIL|\?   )\t(\S{1,500})(?:\t(?:(\d{1,9}(?:\.\d{1,9})?)s|(.{0,200})))?")
 _NOT_BUILT = re.compile(r"FAIL\t(\S{1,500}) \[(build|setup) failed\]")
-# What the compiler and vet print: file, line, column, message.
+# The format of the compiler and vet: file, line, column, message.
 _GO_PLACE = re.compile(r"(?:vet: )?([^\s:][^:]{0,300}\.go):(\d{1,9})(?::(\d{1,9}))?: (.+)")
 _GO_HEADING = re.compile(r"# (\S{1,500})(?: \[.{1,500}\])?")
 
 
 def _go(printed: list[str], tally: Tally) -> bool:
-    """What `go test` printed, where that has a test's end or a failed package; what passes is named with `-v` only."""
+    """Parse the output of `go test`, which must have a test's end or a failed package; passed tests need `-v`."""
     failed = False
     results: dict[str, tuple[str, list[str]]] = {}
     output: list[str] | None = None
@@ -271,7 +271,7 @@ def _keep(output: list[str], line: str) -> None:
 
 
 def _leaves(tally: Tally, tests: dict[str, tuple[str, list[str]]]) -> None:
-    """Count tests without subtests, and those that failed though no subtest of theirs did."""
+    """Add tests without subtests, and those that failed though none of their subtests did."""
     parents = {name.rpartition("/")[0] for name in tests}
     blamed = {name.rpartition("/")[0] for name, (end, _) in tests.items() if end == "FAIL"}
     for name, (end, output) in tests.items():
@@ -297,16 +297,16 @@ _DURATION = re.compile(r"# duration_ms (\d{1,12}(?:\.\d{1,12})?)")
 
 
 def _tap(printed: list[str], tally: Tally) -> bool:
-    """A TAP stream, where there is its version or a plan, and at least one test point.
+    """Parse a TAP stream, which must have a version or a plan, and at least one test point.
 
-    A test with subtests counts as its subtests; a comment before points is their title, as tape writes it. A test whose
-    subtests are a file's, as tap writes them, has its file's name first: `file::title > title`.
+    A test with subtests counts as its subtests. A comment before points is their title (tape's format). If subtests are
+    those of a file (tap's format), ids begin with the file: `file::title > title`.
     """
     if not any(map(_MARK.fullmatch, map(str.strip, printed))):
         return False
     points = 0
     titles: dict[int, str] = {}
-    below: dict[int, bool] = {}  # by depth: whether points deeper than it were seen since its last one, and failed
+    below: dict[int, bool] = {}  # by depth: whether a point at this depth has failed since its last parent
     failing, heading, in_block = "", "", False
     block: list[str] = []
 

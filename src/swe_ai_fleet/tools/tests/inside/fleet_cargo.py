@@ -1,9 +1,9 @@
 """Runs one program of Rust tests for cargo and reports each test as it ends.
 
-`fleet_cargo.py PROGRAM ARGUMENT...`. What an earlier attempt told is not run again; where a test takes the program
-down, it is named and the rest is run. Programs without Rust's own harness, and documentation tests, are started as they
-are. Standard library only; variables as for `fleet_pytest.py`, in FLEET_TEST_OPTIONS `deselect` (ids) and `modules`
-(filters on names in programs whose source lies in `src`).
+`fleet_cargo.py PROGRAM ARGUMENT...`. Tests that ended in an earlier attempt are not run again; if a test crashes the
+program, it is reported and the others are run. Programs without Rust's own harness, and documentation tests, are
+started unchanged. Standard library only; variables as for `fleet_pytest.py`, with `deselect` (ids) and `modules`
+(filters on names for programs whose source is in `src`) in FLEET_TEST_OPTIONS.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _TRACE_CHARS = 2400
 _RESTARTS = 12
 _MAX_ARGUMENT_CHARS = 100_000
 _OURS = ("--exact", "--test-threads", "--format")
-# Not for the programs that are started.
+# Removed, so that the started programs do not inherit it.
 _KEY = os.environ.pop("FLEET_TEST_KEY", "").encode()
 _OUTCOMES = {"ok": "passed", "failed": "failed", "ignored": "skipped"}
 _PANIC = re.compile(r"thread '.{0,400}' (?:\(\d{1,20}\) )?panicked at (.{1,400}):$")
@@ -35,7 +35,7 @@ def main(program: str, arguments: list[str]) -> int:
     options: dict[str, Any] = json.loads(os.environ.get("FLEET_TEST_OPTIONS") or "{}")
     if "/src/" in f"/{source}":
         arguments = [*arguments, *options.get("modules", [])]
-    report = _Told(source)
+    report = _Report(source)
     if report.ended or options.get("deselect"):
         report.ended.update(options.get("deselect", []))
         return _rest(program, arguments, report, 0)
@@ -47,15 +47,15 @@ def main(program: str, arguments: list[str]) -> int:
             e="end", id=source, o="passed" if code == 0 else "failed", m="" if code == 0 else f"exit code {code}"
         )
     elif not report.finished:
-        # Which of those that ran side by side took it down, a run of one after the other shows.
+        # Tests ran in parallel: a sequential run shows which one crashed the program.
         for name in report.running:
             report.write(e="collected", id=f"{source}::{name}")
         return _rest(program, arguments, report, _plain(code))
     return _plain(code)
 
 
-def _rest(program: str, arguments: list[str], report: _Told, code: int) -> int:
-    """Run what has not ended, one after the other."""
+def _rest(program: str, arguments: list[str], report: _Report, code: int) -> int:
+    """Run the tests that have not ended, one after the other."""
     listed = subprocess.run(
         [program, *arguments, "--list", "--format=terse"], stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True
     ).stdout
@@ -79,8 +79,8 @@ def _rest(program: str, arguments: list[str], report: _Told, code: int) -> int:
     return code
 
 
-class _Told:
-    """What the program says of its tests."""
+class _Report:
+    """The results of the program's tests, reported as events."""
 
     def __init__(self, source: str) -> None:
         self.source = source
@@ -104,7 +104,7 @@ class _Told:
     def run(self, argv: list[str]) -> int:
         """Run the program to its end; its exit code, negative for a signal."""
         self.running, self.finished = [], False
-        # Its machine-readable form is only given to those who ask for what is not stable.
+        # Its machine-readable output is an unstable option.
         variables = dict(os.environ, RUSTC_BOOTSTRAP="1")
         options = ["-Z", "unstable-options", "--format=json", "--report-time"]
         process = subprocess.Popen(
@@ -169,7 +169,7 @@ def _event(text: str) -> dict[str, Any] | None:
 
 
 def _source(program: str) -> str:
-    """The file that a program was made of, relative to the repository; empty where the compiler left none."""
+    """A program's source file, relative to the repository; empty if the compiler has left no dependency file."""
     try:
         with open(f"{program}.d", encoding="utf-8", errors="replace") as facts:
             first = facts.readline()
@@ -179,11 +179,11 @@ def _source(program: str) -> str:
     if not names:
         return ""
     name = re.sub(r"\\(.)", r"\1", names[0])
-    # The compiler ran where the workspace's manifest lies, the program runs where the package's does.
-    place = os.getcwd()
-    while not os.path.exists(os.path.join(place, name)) and place != "/":
-        place = os.path.dirname(place)
-    return os.path.relpath(os.path.join(place, name), os.environ.get("FLEET_TEST_ROOT", os.getcwd()))
+    # The compiler ran in the directory of the workspace's manifest, the program runs in that of the package's.
+    directory = os.getcwd()
+    while not os.path.exists(os.path.join(directory, name)) and directory != "/":
+        directory = os.path.dirname(directory)
+    return os.path.relpath(os.path.join(directory, name), os.environ.get("FLEET_TEST_ROOT", os.getcwd()))
 
 
 def _ended(path: str, source: str) -> set[str]:

@@ -1,4 +1,4 @@
-// Events of JavaScript runners for the supervisor (see `events.py`), and what earlier attempts of the run have told.
+// Events of JavaScript runners for the supervisor (see `running.py`), and the events of earlier attempts of the run.
 'use strict';
 const crypto = require('node:crypto');
 const fs = require('node:fs');
@@ -9,7 +9,7 @@ const options = JSON.parse(process.env.FLEET_TEST_OPTIONS || '{}');
 const root = real(process.env.FLEET_TEST_ROOT || process.cwd());
 const file = process.env.FLEET_TEST_EVENTS;
 const key = process.env.FLEET_TEST_KEY || '';
-// How many times longer a test may take than on a machine that has a CPU for each process that wants one.
+// The factor for time limits on a loaded machine.
 const longer = Number(process.env.FLEET_TEST_LONGER) || 1;
 const seen = new Map();
 
@@ -24,7 +24,7 @@ function named(place) {
 
 function write(event) {
   if (!file) return;
-  // Two tests of a file may bear one name.
+  // Two tests of a file may have the same name.
   if (event.e === 'end') {
     const number = (seen.get(event.id) || 0) + 1;
     seen.set(event.id, number);
@@ -52,7 +52,7 @@ function told(error) {
   return {m: message.trim().slice(0, MESSAGE_CHARS), t: lines.join('\n').slice(0, TRACE_CHARS)};
 }
 
-// What ended before: ids of tests, and files that are through or that hung or crashed.
+// Earlier attempts: ids of tests that ended, files that are complete, and files that hung or crashed.
 function before() {
   const tests = new Set(), files = new Set(), killed = new Set();
   try {
@@ -68,7 +68,7 @@ function before() {
   return {tests, files, killed};
 }
 
-// The turn of a file or test: tests that are wanted first come first.
+// The position of a file or test: tests to run first come first.
 function turn(id) {
   const first = options.first || [];
   const wanted = group => group.some(name => id === name || [`${name}::`, `${name}/`].some(start => id.startsWith(start)));

@@ -1,5 +1,5 @@
-// A reporter for jest (24.7 or newer) that tells each test as it begins and ends. Given as `--testSequencer` too, it puts
-// wanted files first and leaves out those that an earlier attempt has been through, or that hung or crashed.
+// A reporter for jest (24.7 or newer) that reports each test as it begins and ends. As `--testSequencer` it also puts
+// the files to run first in front, and skips those that an earlier attempt has completed, or that hung or crashed.
 'use strict';
 const {before, end, named, turn, write} = require('./fleet_events.cjs');
 
@@ -46,12 +46,12 @@ module.exports = class {
 
   onTestCaseResult(test, result) {
     const file = named(test.path), {open, told} = this.files.get(file), id = idOf(file, result);
-    // A worker that dies runs its file again; which tests do bear one name is known at the end of the file.
+    // A worker that dies runs its file again; which tests have the same name is known at the end of the file.
     if (told.has(id)) write({e: 'collected', id});
     else tell(file, result);
     told.add(id);
     open.delete(id);
-    // Between two tests, and behind the last one, the file itself may hang.
+    // The file itself may hang between two tests and after the last one.
     if (!open.size) write({e: 'start', id: file});
   }
 

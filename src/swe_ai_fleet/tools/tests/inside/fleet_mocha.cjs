@@ -1,5 +1,5 @@
-// A reporter for mocha that tells each test as it begins and ends. Given as `--require` too, it makes a file that can't
-// be loaded a result of that file, and goes on without the files and tests of which earlier attempts told the end.
+// A reporter for mocha that reports each test as it begins and ends. As `--require` it also reports files that cannot be
+// loaded, and skips the files and tests that ended in earlier attempts.
 'use strict';
 const path = require('node:path');
 const {before, end, longer, named, options, turn, write} = require('./fleet_events.cjs');
@@ -67,14 +67,14 @@ function prune(suite) {
   suite.suites = suite.suites.filter(each => each.tests.length || each.suites.length);
 }
 
-// What a suite gives its tests they have got already; what they set for themselves while they run stays as it is.
+// Tests have already inherited their suite's limits; limits that tests set while they run stay unchanged.
 function wait(suite) {
   const hooks = ['_beforeAll', '_beforeEach', '_afterEach', '_afterAll'].flatMap(kind => suite[kind] || []);
   for (const each of [...suite.tests, ...hooks]) each.timeout(each.timeout() * longer);
   suite.suites.forEach(wait);
 }
 
-// mocha's own modules are loaded when it handles `--require`; it calls this one export for files of tests alone.
+// mocha's own modules are already loaded when it handles `--require`; it calls this export for test files only.
 function tolerant() {
   const own = Object.keys(require.cache).find(name => /mocha[\\/]lib[\\/](?:nodejs[\\/])?esm-utils\.c?js$/.test(name));
   const loader = own && require.cache[own].exports;

@@ -1,4 +1,4 @@
-// A reporter for `node --test` (18.17 or newer) that tells each test as it begins and ends.
+// A reporter for `node --test` (18.17 or newer) that reports each test as it begins and ends.
 import {createRequire} from 'node:module';
 import path from 'node:path';
 
@@ -83,7 +83,7 @@ function closed(file, key) {
   if (!file.open.has(key)) return;
   write({e: 'collected', id: file.open.get(key)});
   file.open.delete(key);
-  // Between two tests, and behind the last one, the file itself may hang.
+  // The file itself may hang between two tests and after the last one.
   if (!file.open.size) write({e: 'start', id: file.id});
 }
 

@@ -1,4 +1,4 @@
-// Ends a process of `node --test` at once whose file an earlier attempt has been through, or that hung or crashed.
+// Ends a process of `node --test` at once if an earlier attempt has completed its file, or the file hung or crashed.
 'use strict';
 if (process.env.NODE_TEST_CONTEXT && process.argv[1]) {
   const {before, named} = require('./fleet_events.cjs');

@@ -1,11 +1,10 @@
 """A pytest plug-in that reports each test as it ends, stops tests that hang, and skips those that have ended before.
 
-Loaded by `-p fleet_pytest` into whatever pytest (3.7 or newer) and Python (3.6 or newer) a repository brings; standard
-library and pytest only. Variables: FLEET_TEST_EVENTS (a file to append events to), FLEET_TEST_DONE (events of earlier
-attempts), FLEET_TEST_KEY_FD (a pipe with the key that seals events; it is empty before anything of the repository is
-imported), FLEET_TEST_SECONDS (limit of one test), FLEET_TEST_LONGER (how many times longer it may take),
-FLEET_TEST_OPTIONS (JSON: `limits`, seconds by id; `first`, groups of path prefixes and ids in the order in which they
-are wanted).
+Loaded by `-p fleet_pytest` into the repository's pytest (3.7 or newer) and Python (3.6 or newer); standard library and
+pytest only. Variables: FLEET_TEST_EVENTS (a file to append events to), FLEET_TEST_DONE (events of earlier attempts),
+FLEET_TEST_KEY_FD (a pipe with the key that seals events; it is read before anything of the repository is imported),
+FLEET_TEST_SECONDS (limit of one test), FLEET_TEST_LONGER (a factor for it), FLEET_TEST_OPTIONS (JSON: `limits`, seconds
+by id; `first`, groups of path prefixes and ids to run first, in this order).
 """
 
 import hashlib
@@ -25,7 +24,7 @@ _SEVERITY = {"passed": 0, "skipped": 1, "failed": 2, "error": 3}
 
 
 def _sealing():
-    """A function that seals a line; it alone has the key."""
+    """A function that seals a line; only it holds the key."""
     try:
         file = int(os.environ.pop("FLEET_TEST_KEY_FD"))
         key = os.read(file, 1000)
@@ -61,7 +60,7 @@ class Reporter:
         self._limits = options.get("limits", {})
         self._first = options.get("first", [])
         self._done, self._hung_files = _ended(os.environ.get("FLEET_TEST_DONE"))
-        # With xdist the controller hears of every test; workers only run them.
+        # With xdist the controller reports every test; workers only run them.
         self._writes = not hasattr(config, "workerinput")
         self._file = os.open(os.environ["FLEET_TEST_EVENTS"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         self._open = {}
@@ -72,7 +71,7 @@ class Reporter:
             os.write(self._file, self._seal(json.dumps(event).encode("utf-8", "replace")))
 
     def pytest_sessionstart(self, session):
-        # The clock of pytest-timeout knows nothing of what waits for a CPU.
+        # pytest-timeout does not allow for a loaded machine.
         if getattr(session.config, "_env_timeout", None):
             session.config._env_timeout *= self._longer
 
@@ -84,10 +83,10 @@ class Reporter:
 
     def pytest_collectreport(self, report):
         if report.failed:
-            message, trace = _told(report)
+            message, trace = _message_and_trace(report)
             self.write(e="end", id=report.nodeid, o="error", m=message, t=trace)
         elif report.skipped and report.nodeid:
-            self.write(e="end", id=report.nodeid, o="skipped", m=_told(report)[0])
+            self.write(e="end", id=report.nodeid, o="skipped", m=_message_and_trace(report)[0])
         elif report.nodeid:
             self.write(e="collected", id=report.nodeid)
 
@@ -105,8 +104,8 @@ class Reporter:
             return self._ignored(path)
 
     def _ignored(self, path):
-        place = str(path).replace(os.sep, "/")
-        return True if any(place.endswith("/" + name) for name in self._hung_files) else None
+        name = str(path).replace(os.sep, "/")
+        return True if any(name.endswith("/" + file) for file in self._hung_files) else None
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config, items):
@@ -132,18 +131,18 @@ class Reporter:
         self.write(e="start", id=nodeid)
 
     def pytest_runtest_logreport(self, report):
-        kept = self._open.get(report.nodeid)
-        if kept is None or report.outcome == "rerun":
+        entry = self._open.get(report.nodeid)
+        if entry is None or report.outcome == "rerun":
             return
         outcome = report.outcome
         if report.failed and report.when != "call":
             outcome = "error"
         if hasattr(report, "wasxfail") and report.skipped:
             outcome = "skipped"
-        if _SEVERITY[outcome] > _SEVERITY[kept[1]]:
-            kept[1:] = [outcome, *_told(report)]
+        if _SEVERITY[outcome] > _SEVERITY[entry[1]]:
+            entry[1:] = [outcome, *_message_and_trace(report)]
             if hasattr(report, "wasxfail") and report.skipped:
-                kept[2:] = [f"{EXPECTED}{report.wasxfail}"[:_MESSAGE_CHARS], ""]
+                entry[2:] = [f"{EXPECTED}{report.wasxfail}"[:_MESSAGE_CHARS], ""]
 
     def pytest_runtest_logfinish(self, nodeid, location):
         began, outcome, message, trace = self._open.pop(nodeid, (time.time(), "passed", "", ""))
@@ -157,7 +156,7 @@ class Reporter:
     @pytest.hookimpl(hookwrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item):
         seconds = max(self._seconds, self._limits.get(item.nodeid, 0)) * self._longer
-        # An alarm of the repository's own (pytest-timeout, a test of signals) is left alone.
+        # An alarm that the repository uses (pytest-timeout, a test of signals) is not replaced.
         ours = (
             seconds
             and threading.current_thread() is self._main
@@ -191,7 +190,7 @@ class Reporter:
 
 
 def _ended(path):
-    """(ids that have ended, files whose collection hung or crashed) by the events of earlier attempts."""
+    """(ids that have ended, files whose collection hung or crashed), from the events of earlier attempts."""
     done, files = set(), set()
     if not path or not os.path.exists(path):
         return done, files
@@ -208,8 +207,8 @@ def _ended(path):
     return done, files
 
 
-def _told(report):
-    """(message, traceback) of a report that is no pass."""
+def _message_and_trace(report):
+    """(message, traceback) of a report other than a pass."""
     longrepr = report.longrepr
     if isinstance(longrepr, tuple):  # a skip: file, line, reason
         return str(longrepr[2])[:_MESSAGE_CHARS], ""

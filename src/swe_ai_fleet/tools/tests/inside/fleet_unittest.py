@@ -1,9 +1,9 @@
 """Runs unittest and reports each test as it ends, stops tests that hang, and skips those that have ended before.
 
-Executed by the Python that a repository brings (3.6 or newer) with the standard library alone. Variables as for
-`fleet_pytest.py`. Arguments: those of `python -m unittest` (`discover` and its options, names); or `--paths`, then
-`-k=WORD` patterns and names, where a name is a path of a file or directory, `file.py::Class::test`, or a dotted name;
-or `--django`, then what Python is given to run Django's tests.
+Executed by the repository's Python (3.6 or newer) with the standard library only. Variables as for `fleet_pytest.py`.
+Arguments: those of `python -m unittest` (`discover` and its options, names); or `--paths`, then `-k=WORD` patterns and
+names, where a name is a path of a file or directory, `file.py::Class::test`, or a dotted name; or `--django`, then
+Python's arguments for running Django's tests.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ import time
 import traceback
 import unittest
 
-# As `python -m` has it: modules are found from the working directory.
+# As with `python -m`, modules are found from the working directory.
 sys.path[0] = ""
 _MESSAGE_CHARS = 600
 _TRACEBACK_CHARS = 2400
@@ -35,7 +35,7 @@ class HangError(AssertionError):
 
 
 def sealing():
-    """A function that seals a line; it alone has the key."""
+    """A function that seals a line; only it holds the key."""
     try:
         file = int(os.environ.pop("FLEET_TEST_KEY_FD"))
         key = os.read(file, 1000)
@@ -92,7 +92,7 @@ class EventResult(unittest.TextTestResult):
 
     def stopTest(self, test):
         super().stopTest(test)
-        self._quiet()
+        self._disarm()
         began, outcome, message, trace = self._own
         if outcome:
             self._write(test.id(), outcome, message, trace, began)
@@ -115,7 +115,7 @@ class EventResult(unittest.TextTestResult):
             signal.signal(signal.SIGALRM, stop)
             signal.setitimer(signal.ITIMER_REAL, seconds)
 
-    def _quiet(self):
+    def _disarm(self):
         if self._armed and signal.getsignal(signal.SIGALRM) is self._stop:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
@@ -132,18 +132,18 @@ class EventResult(unittest.TextTestResult):
     def _note(self, test, outcome, message="", trace=""):
         own = self._own
         if own is None or not isinstance(test, unittest.TestCase):
-            # The set-up of a class or module, which is no test that has started.
+            # The set-up of a class or module, not a test that has started.
             self._write(_plain(test.id()), outcome, message, trace, time.time())
         elif _WORST[outcome] >= _WORST[own[1]] and (not own[2] or _WORST[outcome] > _WORST[own[1]]):
             own[1:] = [outcome, message, trace]
 
     def addFailure(self, test, error):
         super().addFailure(test, error)
-        self._note(test, "failed", _said(error), self.failures[-1][1])
+        self._note(test, "failed", _exception_text(error), self.failures[-1][1])
 
     def addError(self, test, error):
         super().addError(test, error)
-        message, trace = _said(error), self.errors[-1][1]
+        message, trace = _exception_text(error), self.errors[-1][1]
         if type(test).__name__ == "_FailedTest":
             self._own[1] = ""
             self._write(_plain(test.id()), "error", _where(trace) + _last(message), trace, self._own[0])
@@ -156,8 +156,8 @@ class EventResult(unittest.TextTestResult):
             failed = issubclass(error[0], test.failureException)
             trace = (self.failures if failed else self.errors)[-1][1]
             outcome = "failed" if failed else "error"
-            self._write(subtest.id(), outcome, _said(error), trace, self._own[0])
-            # The test itself is told by its subtests.
+            self._write(subtest.id(), outcome, _exception_text(error), trace, self._own[0])
+            # The subtests are reported, not the test itself.
             self._own[1] = ""
 
     def addSkip(self, test, reason):
@@ -174,14 +174,14 @@ class EventResult(unittest.TextTestResult):
 
 
 def _plain(name):
-    """`setUpClass (module.Class)` and the loader's name for a module that cannot be imported, as plain names."""
+    """The plain name in `setUpClass (module.Class)`, or in the loader's name for a module that cannot be imported."""
     match = re.match(r"(?:setUp|tearDown)(?:Class|Module) \((.+)\)$", name)
     if match:
         return match.group(1)
     return name.partition("_FailedTest.")[2] or name
 
 
-def _said(error):
+def _exception_text(error):
     return "".join(traceback.format_exception_only(error[0], error[1])).strip()
 
 
@@ -190,7 +190,7 @@ def _last(message):
 
 
 def _where(trace):
-    """The place in the repository where an import failed, not unittest's own frames."""
+    """The position in the repository, rather than in unittest's own frames, where an import failed."""
     own = os.path.dirname(unittest.__file__)
     frames = [frame for frame in re.findall('File "([^"]+)", line ([0-9]+)', trace) if not frame[0].startswith(own)]
     return "%s:%s: " % (os.path.relpath(frames[-1][0]), frames[-1][1]) if frames else ""
@@ -200,13 +200,13 @@ def left(suite):
     """The suite without the tests that have ended before."""
     if not isinstance(suite, unittest.TestSuite):
         return suite
-    kept = type(suite)()
+    rest = type(suite)()
     for test in suite:
         if isinstance(test, unittest.TestSuite):
-            kept.addTest(left(test))
+            rest.addTest(left(test))
         elif test.id() not in DONE and _plain(test.id()) not in DONE:
-            kept.addTest(test)
-    return kept
+            rest.addTest(test)
+    return rest
 
 
 class EventRunner(unittest.TextTestRunner):
@@ -238,7 +238,7 @@ def selected(names, patterns):
                 suite.addTests(loader.discover(path, pattern, top_of(path)))
         elif os.path.isfile(path):
             directory, file = os.path.split(path)
-            # A first character class keeps a name's own brackets and stars from being a pattern.
+            # Character classes keep brackets and stars in the name from acting as a pattern.
             pattern = "".join("[" + c + "]" if c in "*?[" else c for c in file)
             suite.addTests(loader.discover(directory or ".", pattern, top_of(directory or "")))
         else:

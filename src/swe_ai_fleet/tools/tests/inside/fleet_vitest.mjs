@@ -1,5 +1,5 @@
-// A reporter for vitest (0.34 or newer) that tells each test as it begins and ends. It puts wanted files first and leaves
-// out those that an earlier attempt has been through, or that hung or crashed.
+// A reporter for vitest (0.34 or newer) that reports each test as it begins and ends. It puts the files to run first in
+// front, and skips those that an earlier attempt has completed, or that hung or crashed.
 import {createRequire} from 'node:module';
 
 const {before, end, longer, named, turn, write} = createRequire(import.meta.url)('./fleet_events.cjs');
@@ -117,7 +117,7 @@ export default class Fleet {
     end(id, OUTCOMES[result?.state] || 'skipped', result?.duration, OUTCOMES[result?.state] === 'failed' ? error(result) : null);
     const open = this.open.get(file);
     open?.delete(id);
-    // Between two tests, and behind the last one, the file itself may hang.
+    // The file itself may hang between two tests and after the last one.
     if (open && !open.size) write({e: 'start', id: file});
   }
 

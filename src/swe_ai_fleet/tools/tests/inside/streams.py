@@ -1,7 +1,7 @@
-"""How results reach the supervisor: appended to a file by a plug-in in the runner, or read off what the runner prints.
+"""How results reach the supervisor: a plug-in in the runner appends events to a file, or its output is parsed.
 
-`go test -json` is read as it comes; of `cargo test` what it prints beside its programs' own events: documentation tests
-and what does not compile. Standard library only; this runs in the sandbox. One stream serves all attempts of a run.
+The output of `cargo test` is parsed for documentation tests and targets that do not compile, which its programs do not
+report. Standard library only; this runs in the sandbox. One stream serves all attempts of a run.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ _TRACE_CHARS = 2400
 
 
 class Stream:
-    """A runner whose plug-in writes the events itself and skips what FLEET_TEST_DONE says has ended."""
+    """A runner whose plug-in writes the events and skips tests that have ended according to FLEET_TEST_DONE."""
 
     reads_output = False
 
     def feed(self, data: bytes, append: Append) -> None:
-        """Take what the runner printed; pass it on, and append the events in it."""
+        """Print the runner's output, and append the events in it."""
 
     def close(self, append: Append) -> None:
-        """The end of an attempt's output."""
+        """Handle the end of an attempt's output."""
 
     def complete(self) -> bool:
-        """Whether a runner that ended without a `finish` event has run everything."""
+        """Whether a runner that ended without a `finish` event has run all tests."""
         return False
 
-    def said(self, name: str) -> str:
-        """What a test that did not end has printed."""
+    def output_of(self, name: str) -> str:
+        """The output of a test that did not end."""
         return ""
 
-    def again(self, argv: list[str], culprits: Sequence[str]) -> list[str] | None:
-        """The command that runs what is left, without the tests that hung or crashed; None where there is no way."""
+    def retry(self, argv: list[str], culprits: Sequence[str]) -> list[str] | None:
+        """The command for the remaining tests, without those that hung or crashed; None if there is none."""
         return argv if culprits else None
 
 
@@ -51,12 +51,12 @@ class OutputStream(Stream):
     def complete(self) -> bool:
         return True
 
-    def again(self, argv: list[str], culprits: Sequence[str]) -> list[str] | None:
+    def retry(self, argv: list[str], culprits: Sequence[str]) -> list[str] | None:
         return None
 
 
 class Lines(Stream):
-    """A runner whose tests are told by the lines that it prints."""
+    """A runner whose results are in the lines of its output."""
 
     reads_output = True
 
@@ -85,7 +85,7 @@ _OUTCOMES = {"pass": "passed", "fail": "failed", "skip": "skipped"}
 
 
 class Go(Lines):
-    """Ids are `package::Test/subtest`; a package that cannot be built, or fails outside of its tests, is its own id."""
+    """`go test -json`. Ids are `package::Test/subtest`, or `package` if that fails outside its tests."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -106,10 +106,10 @@ class Go(Lines):
     def complete(self) -> bool:
         return not self._panicked and not self._left
 
-    def said(self, name: str) -> str:
+    def output_of(self, name: str) -> str:
         return "\n".join(self._output.get(name, []))[-_TRACE_CHARS:]
 
-    def again(self, argv: list[str], culprits: Sequence[str]) -> list[str] | None:
+    def retry(self, argv: list[str], culprits: Sequence[str]) -> list[str] | None:
         new = [name for name in dict.fromkeys((*self._panicked, *culprits)) if "::" in name]
         self._skipped += [name for name in new if name not in self._skipped]
         if not new:
@@ -119,11 +119,11 @@ class Go(Lines):
         words, rest = argv[:cut], argv[cut:]
         packages = [word for word in words[2:] if not word.startswith("-")]
         options = [word for word in words[2:] if word.startswith("-")]
-        known = _printed([words[0], "list", *packages]).split()
-        left = [name for name in known if name not in self._done] or packages
+        listed_packages = _printed([words[0], "list", *packages]).split()
+        left = [name for name in listed_packages if name not in self._done] or packages
         version = re.search(r"go(\d+)\.(\d+)", _printed([words[0], "version"]))
         # Go 1.20 was the first to have `-skip`.
-        if not known or version is None or (int(version[1]), int(version[2])) >= (1, 20):
+        if not listed_packages or version is None or (int(version[1]), int(version[2])) >= (1, 20):
             options.append("-skip=" + "|".join(map(_pattern, self._skipped)))
         elif any(word.startswith(("-run", "--run")) for word in options):
             return None
@@ -138,7 +138,7 @@ class Go(Lines):
         event = _event(line)
         if event is None:
             print(line, flush=True)
-            # What the compiler says comes as plain text until Go 1.23 and stands under the package's name.
+            # Until Go 1.23, the compiler's output is plain text below a heading with the package's name.
             if match := _HEADING.fullmatch(line):
                 self._heading = match[1]
             elif match := _NOT_BUILT.match(line):
@@ -199,7 +199,7 @@ class Go(Lines):
         prefix = package + "::"
         panicked = any(name.startswith(prefix) for name in self._panicked)
         if running and not panicked:
-            # They stay open for the supervisor: one of them took the process down.
+            # They stay open for the supervisor: one of them crashed the process.
             output = self._output.get(package, [])
             for name in running:
                 self._output.setdefault(name, []).extend(output[: _MAX_LINES - len(self._output.get(name, []))])
@@ -244,7 +244,7 @@ def _pattern(name: str) -> str:
 
 
 def _printed(argv: list[str]) -> str:
-    """What a command prints; nothing where it cannot be run."""
+    """A command's output; empty if it cannot be run."""
     try:
         return subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, timeout=120).stdout
     except (OSError, subprocess.TimeoutExpired):
@@ -270,7 +270,7 @@ _NOT_ERRORS = ("could not compile", "test failed, to rerun", "aborting due to", 
 
 
 class Cargo(Lines):
-    """A target that does not compile is an error of its source file, and the other targets are still run."""
+    """`cargo test`. A target that does not compile is reported by its source file; other targets still run."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -296,15 +296,15 @@ class Cargo(Lines):
         packages = _packages() if self._new else []
         for package, kind, name in self._new:
             source = _source(packages, package, kind, name) or f"{package} {name}".strip()
-            mine = [error for error in self._errors if f"/{source}".endswith(f"/{error[1]}")] or self._errors
-            message = mine[0][0] if mine else "it does not compile"
-            trace = "\n".join(line for _, _, texts in mine[:10] for line in texts)
+            errors = [error for error in self._errors if f"/{source}".endswith(f"/{error[1]}")] or self._errors
+            message = errors[0][0] if errors else "it does not compile"
+            trace = "\n".join(line for _, _, texts in errors[:10] for line in texts)
             append(e="end", id=source, o="error", m=message, t=trace[:_TRACE_CHARS])
 
     def complete(self) -> bool:
         return not self._new
 
-    def again(self, argv: list[str], culprits: Sequence[str]) -> list[str] | None:
+    def retry(self, argv: list[str], culprits: Sequence[str]) -> list[str] | None:
         new, self._broken = self._new, self._broken | set(self._new)
         self._begin()
         if not new and not culprits:
@@ -373,13 +373,13 @@ class Cargo(Lines):
 
 
 def _packages() -> list[dict[str, Any]]:
-    """The packages of the workspace as cargo tells them; none where it does not."""
+    """The packages in cargo's metadata of the workspace; none if cargo fails."""
     metadata = _printed(["cargo", "metadata", "--no-deps", "--offline", "--format-version=1"])
     return json.loads(metadata or '{"packages": []}')["packages"]
 
 
 def _kind(target: dict[str, Any]) -> str:
-    """What an option of cargo's calls a target that `cargo test` runs; empty for others."""
+    """The name, in cargo's options, of a target's kind; empty for targets that `cargo test` does not run."""
     kinds: list[str] = target["kind"] if target.get("test", True) else []
     if {"lib", "rlib", "dylib", "cdylib", "staticlib", "proc-macro"}.intersection(kinds):
         return "lib"

@@ -1,28 +1,28 @@
-"""Runs a test runner in the sandbox, watches each test, and goes on without those that hang or crash the runner.
+"""Runs a test runner in the sandbox, watches each test, and continues without tests that hang or crash the runner.
 
-Executed by the fleet's Python with the standard library alone; `supervise.py SPEC`, a JSON object:
+Executed by the fleet's Python with the standard library only; `supervise.py SPEC`, a JSON object:
 
     argv           the runner's command
-    before         what starts that command, such as a shell that does something first
-    stream         where results come from, a kind of `streams.py`: `file` (the runner's plug-in appends them to
-                   `events`), or another that reads what the runner prints
-    events         the path of the events, one JSON object a line with its seal (see `running.py`)
+    before         the argv prefix of that command, such as a shell that runs something first
+    stream         where results come from, a name in `streams.py`: `file` (the runner's plug-in appends them to
+                   `events`), or another that parses the runner's output
+    events         the path of the events, one JSON object per line with its seal (see `running.py`)
     key            the path of the key of the seals, which is read and removed before anything else runs
-    shown_key      whether the runner is told the key in a variable: one that starts others hands on no descriptors
+    shown_key      whether the runner gets the key in a variable: a runner that starts others passes on no descriptors
     unset          variables that the runner does not get
-    seconds        limit of the whole; the rest of the suite is given up when it is over
+    seconds        limit of the whole run, after which the remaining tests are not run
     start_seconds  limit until the first test begins, and between two tests
     test_seconds   limit of one test
     limits         {id: seconds} of tests that are known to take longer
 
-All limits but that of the whole are for a machine that has a CPU for each process that wants one; where more want one
-than there are, they are longer by as much, tenfold at most.
+All limits except `seconds` are for a machine with a CPU for each running process; on a machine with more load they are
+multiplied by the load per CPU, tenfold at most.
 
-The runner gets FLEET_TEST_EVENTS (where to append), FLEET_TEST_KEY_FD (a pipe that holds the key; or FLEET_TEST_KEY,
-the key itself), FLEET_TEST_DONE (a file with the events of earlier attempts: what ended there is not run again),
-FLEET_TEST_SECONDS, and under load FLEET_TEST_LONGER (a whole number: how many times longer than its limit a test may
-take; limits of the runner's own are longer by as much). An event without its seal is nobody's: tests can write to the
-file as well. Exit code: the runner's own (1 in place of 0 where a test was killed), 124 where it timed out.
+The runner gets FLEET_TEST_EVENTS (the file to append to), FLEET_TEST_KEY_FD (a pipe that holds the key; or
+FLEET_TEST_KEY, the key itself), FLEET_TEST_DONE (a file with the events of earlier attempts, whose tests are not run
+again), FLEET_TEST_SECONDS, and under load FLEET_TEST_LONGER (an integer factor for the limit of a test, and for the
+runner's own limits). Events without a valid seal are ignored, because tests can write to the file too. Exit code: the
+runner's own (1 in place of 0 if a test was killed), 124 after a timeout.
 """
 
 from __future__ import annotations
@@ -49,24 +49,24 @@ TIME_IS_UP = 124
 _RESTARTS = 12
 _TICK_SECONDS = 0.1
 _GRACE_SECONDS = 3.0
-# A runner stops a test that takes too long by itself, where it can; only what it cannot stop is killed.
+# Runners stop tests that take too long themselves, if they can; only after this margin is the runner killed.
 _MARGIN_SECONDS = 5.0
-_MOST_WAITING = 10
-# The end of what was read, which has to stand there still: events are only ever appended.
-_SEEN_BYTES = 200
+_MAX_FACTOR = 10
+# The last bytes read must still be in the file at the next read: events are only appended.
+_CHECKED_BYTES = 200
 _OVERWRITTEN = "a test wrote over the report of the run"
 
 
-def waiting(load: float, cpus: int) -> int:
-    """How many times longer a command takes on a machine of a load (processes that run or want to) than on an idle one.
+def slowdown(load: float, cpus: int) -> int:
+    """The factor by which a command takes longer at this load (runnable processes) than on an idle machine.
 
-    A test that waits for a CPU does not hang. A whole number, which a shell can multiply with.
+    A test that waits for a CPU does not hang. An integer, so that shells can multiply by it.
     """
-    return min(max(math.ceil(load / cpus), 1), _MOST_WAITING)
+    return min(max(math.ceil(load / cpus), 1), _MAX_FACTOR)
 
 
 class EventsProgress:
-    """What the events file says so far."""
+    """The state of the run according to the events file."""
 
     def __init__(self, path: str, key: str) -> None:
         self.path = path
@@ -75,7 +75,7 @@ class EventsProgress:
         self.running: dict[str, float] = {}
         self.ended: set[str] = set()
         self.finished = False
-        self.heard = time.monotonic()
+        self.last_event_at = time.monotonic()
         self._file = open(path, "ab+")  # noqa: SIM115 - open for as long as the process lives
         self._position = 0
         self._rest = self._last = b""
@@ -89,9 +89,9 @@ class EventsProgress:
             return
         data = data[len(self._last) :]
         self._position += len(data)
-        self._last = (self._last + data)[-_SEEN_BYTES:]
+        self._last = (self._last + data)[-_CHECKED_BYTES:]
         if data:
-            self.heard = time.monotonic()
+            self.last_event_at = time.monotonic()
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
             text, _, seal = line.rpartition(b"\t")
@@ -125,7 +125,7 @@ class EventsProgress:
         self.read()
 
     def restore(self) -> None:
-        """Replace a file that tests have written over with the events that were read before."""
+        """Replace a file that tests have overwritten by the events that were read before."""
         self.sealed.append(json.dumps({"e": "stop", "why": "overwritten", "m": _OVERWRITTEN}).encode())
         with open(f"{self.path}.restored", "xb") as restored:
             restored.writelines(line + b"\t" + _seal(self.key, line) + b"\n" for line in self.sealed)
@@ -134,11 +134,11 @@ class EventsProgress:
     def restart(self) -> None:
         self.running.clear()
         self.finished = False
-        self.heard = time.monotonic()
+        self.last_event_at = time.monotonic()
 
 
-def _waiting() -> int:
-    return waiting(os.getloadavg()[0], os.cpu_count() or 1)
+def _slowdown() -> int:
+    return slowdown(os.getloadavg()[0], os.cpu_count() or 1)
 
 
 class RunnerProcess:
@@ -148,7 +148,7 @@ class RunnerProcess:
         done = spec["events"] + ".done"
         with open(done, "wb") as earlier:
             earlier.write(b"".join(line + b"\n" for line in progress.sealed))
-        longer = _waiting()
+        longer = _slowdown()
         reading, writing = os.pipe()
         os.write(writing, progress.key.encode())
         os.close(writing)
@@ -181,9 +181,9 @@ class RunnerProcess:
             self._selector.register(self.process.stdout, selectors.EVENT_READ)
 
     def watch(self, deadline: float) -> str:
-        """How it went: `ended`, `hung`, `overwritten` or `time`; all its processes are gone afterwards."""
+        """Wait for the end: `ended`, `hung`, `overwritten` or `time`; all its processes are gone afterwards."""
         while True:
-            closed = self._hear()
+            closed = self._read_output()
             self._progress.read()
             if self.process.poll() is not None and (closed or not self._pipe):
                 break
@@ -192,18 +192,18 @@ class RunnerProcess:
                 return self._stop("time")
             if self._progress.overwritten:
                 return self._stop("overwritten")
-            if self._silent(now):
+            if self._is_overdue(now):
                 return self._stop("hung")
             if self.process.poll() is not None:
                 # A child that it left behind holds the pipe open.
                 self._kill(signal.SIGKILL)
         self._kill(signal.SIGKILL)
-        self._hear()
+        self._read_output()
         self._progress.read()
         return "ended"
 
-    def _hear(self) -> bool:
-        """Pass on what the runner prints; True at the end of its output."""
+    def _read_output(self) -> bool:
+        """Pass the runner's output to the stream; True at its end."""
         if self.process.stdout is None:
             select.select([self._exit], [], [], 0.02 if self._progress.running else 0.05)
             return True
@@ -215,14 +215,14 @@ class RunnerProcess:
             if not data:
                 self._selector.unregister(self.process.stdout)
                 return True
-            if not self._stopped:  # what a killed runner says of its tests is not their end
+            if not self._stopped:  # results that a killed runner prints do not count
                 self._stream.feed(data, self._progress.append)
         return False
 
-    def _silent(self, now: float) -> bool:
-        limits, usual, longer = self._spec.get("limits", {}), self._spec["test_seconds"], _waiting()
+    def _is_overdue(self, now: float) -> bool:
+        limits, usual, longer = self._spec.get("limits", {}), self._spec["test_seconds"], _slowdown()
         if not self._progress.running:
-            return now - self._progress.heard > self._spec["start_seconds"] * longer
+            return now - self._progress.last_event_at > self._spec["start_seconds"] * longer
         self.overdue = [
             name
             for name, began in self._progress.running.items()
@@ -235,10 +235,10 @@ class RunnerProcess:
         self._kill(signal.SIGTERM)
         give_up = time.monotonic() + _GRACE_SECONDS
         while self.process.poll() is None and time.monotonic() < give_up:
-            self._hear()
+            self._read_output()
         self._kill(signal.SIGKILL)
         self.process.wait()
-        self._hear()
+        self._read_output()
         self._progress.read()
         return why
 
@@ -263,7 +263,7 @@ def _how(code: int) -> str:
 
 
 def _hide_memory() -> None:
-    """Keep other processes of the same user from reading this one's memory, where the key is."""
+    """Keep other processes of the same user from reading this process's memory, which holds the key."""
     set_dumpable = 4
     ctypes.CDLL(None, use_errno=True).prctl(set_dumpable, 0, 0, 0, 0)
 
@@ -271,8 +271,8 @@ def _hide_memory() -> None:
 def main(spec: dict[str, Any]) -> int:
     _hide_memory()
     deadline = time.monotonic() + spec["seconds"]
-    with open(spec["key"]) as kept:
-        key = kept.read()
+    with open(spec["key"]) as file:
+        key = file.read()
     os.unlink(spec["key"])
     progress = EventsProgress(spec["events"], key)
     argv = list(spec["argv"])
@@ -293,7 +293,7 @@ def main(spec: dict[str, Any]) -> int:
                 progress.append(e="cut", id=name)
             progress.append(e="stop", why="time")
             return TIME_IS_UP
-        # What runs beside a test that hangs is run again.
+        # Tests that ran in parallel with a hanging one are run again.
         culprits = attempt.overdue if how == "hung" else list(progress.running)
         if how == "ended" and (progress.finished or (results.complete() and not culprits)):
             return (code if code >= 0 else 128 - code) or int(killed)
@@ -304,12 +304,12 @@ def main(spec: dict[str, Any]) -> int:
             seconds = max(spec.get("limits", {}).get(name, 0), spec["test_seconds"])
             message = f"not finished within {seconds:g} s" if how == "hung" else f"the test run died here: {_how(code)}"
             kind = "hung" if how == "hung" else "crashed"
-            progress.append(e="end", id=name, o="error", m=message, t=results.said(name), k=kind)
-        again = results.again(list(spec["argv"]), culprits)
-        if again is None or len(progress.ended) == before:
+            progress.append(e="end", id=name, o="error", m=message, t=results.output_of(name), k=kind)
+        retry = results.retry(list(spec["argv"]), culprits)
+        if retry is None or len(progress.ended) == before:
             progress.append(e="stop", why="died" if how == "ended" else "hung", m=_how(code))
             return code if code >= 0 else 128 - code
-        argv, killed = again, True
+        argv, killed = retry, True
         progress.restart()
     progress.append(e="stop", why="died")
     return 1

@@ -15,12 +15,12 @@ from swe_ai_fleet.domain.errors import Unavailable
 
 ACTOR_NAME = "model-admission"
 _ANSWER_SECONDS = 5.0
-# The actor itself needs a second to start, on a busy machine several.
+# The actor needs a second to start, on a busy machine several.
 _FIRST_ANSWER_SECONDS = 30.0
 
 
 class AdmissionLedger:
-    """The actor: a `MemoryLedger` for whoever asks. Its state is in the leases, which end by themselves."""
+    """The actor: a `MemoryLedger` for all hosts. Its only state are leases, which expire."""
 
     def __init__(self) -> None:
         self._ledger = MemoryLedger()
@@ -31,10 +31,10 @@ class AdmissionLedger:
 
 
 class RayLedger:
-    """The `Ledger` behind the fleet's one admission actor, made by whoever needs it first.
+    """A `Ledger` over the fleet's one admission actor, which the first process that needs it creates.
 
-    The actor is found by its name in this job's namespace, belongs to no host and needs no CPU. Where it died another
-    one is made; hosts that held leases tell it so.
+    The actor is found by its name in the namespace, belongs to no host and needs no CPU. If it died, another one is
+    made, and hosts report the leases they hold.
     """
 
     def __init__(self) -> None:
@@ -42,10 +42,10 @@ class RayLedger:
         self._answered = False
 
     async def renew(self, demand: Demand, quota: CallQuota) -> Grant:
-        """Ask the actor. Raises Unavailable where it does not answer; the next try finds or makes another one."""
+        """Renew a lease. Raises Unavailable without an answer; the next call finds or makes another actor."""
         try:
             if self._actor is None:
-                # Finding it is a call to the cluster's head, and blocks.
+                # Finding the actor is a blocking call to the cluster's head.
                 self._actor = await asyncio.to_thread(_find_or_make)
             async with asyncio.timeout(_ANSWER_SECONDS if self._answered else _FIRST_ANSWER_SECONDS):
                 answer: bytes = await self._actor.renew.remote(to_json(demand), to_json(quota))

@@ -1,4 +1,4 @@
-"""Which role each RPC takes: a row for every method that the fleet serves."""
+"""The role that each RPC needs: a row for every method that the fleet serves."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PLANNING = "fleet.planning.v1.PlanningService"
 _NOTIFICATION = "fleet.notification.v1.NotificationService"
 _CONTEXT = "fleet.context.v1.ContextService"
 
-# Reads what the tenant has; changes nothing, and no model works for it.
+# Read the tenant's data; they change nothing and use no model.
 _VIEWER = {
     _FLEET: (
         "GetDeliberationResult GetArtifact GetExecution ListExecutions StreamExecution ListCouncils "
@@ -28,7 +28,7 @@ _VIEWER = {
         "GetOutcome RecommendApproach"
     ),
 }
-# Has agents or a model work, ends what was begun, adds to what the tenant knows.
+# Start work of agents or models, cancel work, and add to the tenant's knowledge.
 _SUBMITTER = {
     _FLEET: (
         "Deliberate StreamDeliberation Orchestrate StreamOrchestration SubmitTask JudgePatches "
@@ -42,12 +42,12 @@ _SUBMITTER = {
         "AddInteraction AddFact RecordOutcome"
     ),
 }
-# Decides for people what agents wait for.
+# Make the decisions that agents wait for.
 _APPROVER = {
     _FLEET: "ResolveApproval DeliverCandidate",
     _PLANNING: "ApproveApproach",
 }
-# Decides who works for the tenant, where its data goes, and what it forgets.
+# Decide which agents work for the tenant, where its data is sent, and what is deleted.
 _ADMIN = {
     _FLEET: "RegisterAgent UnregisterAgent CreateCouncil DeleteCouncil Drain Erase",
     _NOTIFICATION: "CreateWebhook ListWebhooks DeleteWebhook TestWebhook ListDeliveries",
@@ -64,11 +64,11 @@ ROLES: Mapping[str, AccessRole] = {
     for service, rpcs in services.items()
     for rpc in rpcs.split()
 }
-"""The least role of each RPC, by the method's full name such as `fleet.context.v1.ContextService.Recall`."""
+"""The role that each RPC needs, by the method's full name, such as `fleet.context.v1.ContextService.Recall`."""
 
 
 def role_for(method: str) -> AccessRole:
-    """What an RPC takes; the admin's role where it has no row. `method`: full name, or a path as gRPC has it."""
+    """The role that an RPC needs; admin if it has no row. `method` is its full name or its gRPC path."""
     return ROLES.get(method.removeprefix("/").replace("/", "."), AccessRole.ADMIN)
 
 
