@@ -29,7 +29,6 @@ class Client:
     """Calls to the fleet under test."""
 
     def __init__(self, channel: grpc.aio.Channel, token: str) -> None:
-        self.channel = channel
         self.stub = pb_grpc.OrchestratorServiceStub(channel)
         self.call: dict[str, Any] = {"metadata": (("authorization", f"Bearer {token}"),), "timeout": 60}
 
