@@ -24,7 +24,7 @@ from fleet.workflow.v1 import workflow_pb2 as workflow
 from fleet.workflow.v1.workflow_pb2_grpc import WorkflowServiceStub
 from swe_ai_fleet.testing import ScriptedModelServer
 from swe_ai_fleet.testing.repositories import make_repository
-from tests.e2e.test_approvals import Client
+from tests.fleet_client import Client
 from tests.recorded_store import (
     ACCEPTED,
     FLOW,

@@ -22,13 +22,17 @@ import structlog
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
 
 from services.orchestrator.main import RunningFleet, open_fleet
+from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import ScriptedModelServer
+from swe_ai_fleet.testing.repositories import make_repository
 from tests import acp_agent
 from tests.environments import home_at, shared_tools
+from tests.fleet_client import Client, connected
 from tests.fleet_command import Shell, warm_fleet
-from tests.scripts import SCRIPT
+from tests.nats_logs import connected as connected_log
+from tests.scripts import HELLO_FILES, SCRIPT
 from tests.search_server import SearchServer
 from tests.trace_collector import TraceCollector
 
@@ -95,7 +99,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
 
 @cache
 def _uses_the_fleet(file: Path) -> bool:
-    return re.search(r"\b(?:fleet: FleetUnderTest|shell: Shell)\b", file.read_text()) is not None
+    uses = r"\b(?:fleet: FleetUnderTest|shell: Shell)\b|def test_\w+\([^)]*\bclient: Client\b"
+    return re.search(uses, file.read_text()) is not None
 
 
 _MEMORY = Path("/dev/shm")
@@ -141,11 +146,31 @@ def own_logging() -> Iterator[None]:
     structlog.configure(**before)
 
 
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """The small one that most tasks are about."""
+    return make_repository(tmp_path / "repository", HELLO_FILES)
+
+
 @pytest.fixture(scope="session")
 async def nats_server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[EmbeddedNats]:
     """One NATS server for the whole run; use ids of your own on it."""
     async with EmbeddedNats(tmp_path_factory.mktemp("nats")) as server:
         yield server
+
+
+@pytest.fixture(scope="module")
+async def nats(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[EmbeddedNats]:
+    """A server of one module's own: what others left is no part of what is told there."""
+    async with EmbeddedNats(tmp_path_factory.mktemp("nats")) as server:
+        yield server
+
+
+@pytest.fixture
+async def jetstream(nats_server: EmbeddedNats) -> AsyncIterator[JetStream]:
+    """A log on the server of the whole run."""
+    async with connected_log(nats_server.address) as log:
+        yield log
 
 
 @pytest.fixture(scope="session")
@@ -198,6 +223,15 @@ async def fleet(
     )
     async with open_fleet(settings) as running:
         yield FleetUnderTest(running=running, settings=settings)
+
+
+@pytest.fixture
+async def client(fleet: FleetUnderTest) -> AsyncIterator[Client]:
+    """Somebody who calls the fleet."""
+    running = fleet.running
+    card = {"address": running.address, "context": running.context, "token": running.token}
+    async with connected(card) as client:
+        yield client
 
 
 @pytest.fixture(scope="session")

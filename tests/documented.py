@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from types import CodeType, FunctionType
+from typing import Any
 
 ROOT = Path(__file__).parents[1]
 HERE = "e2e/test_documented_commands.py::test_the_block_does_what_it_says"
@@ -12,7 +15,7 @@ TOUR = "e2e/test_readme.py::test_the_tour_is_walked_in_a_fresh_home"
 LIBRARY = "e2e/test_documented_commands.py::test_the_library_block_runs"
 KUBECTL = "manifests/test_documented.py::test_kubectl_is_asked_for_what_is_there"
 SECURED = "e2e/test_secured.py::test_a_task_of_a_tenant_goes_through_and_only_that_tenant_hears_of_it"
-FUNCTIONS = "integration/test_function_calling_document.py::test_the_examples"
+FUNCTIONS = "integration/test_function_calling_runs.py::test_the_examples"
 WORKFLOWS = "extensions/workflows/test_workflow_executor.py::test_the_document"
 CHAPTERS = "extensions/chat/test_chat_document.py"
 IMAGES = "../labs/images/test_containers.py::test_an_image_is_small_labelled_and_not_of_root"
@@ -20,11 +23,11 @@ IN_IMAGES = "e2e/test_container_image_runs.py::test_agents_and_checks_are_in_the
 CHAOS = "../labs/chaos/test_small.py::test_a_dozen_executions_survive_three_kills"
 BY_HAND = "by hand"
 """Takes minutes of an idle machine, or another machine: its options are checked, it is not run by a test."""
-VLLM = "e2e/test_up_vllm.py::test_the_fleet_uses_the_server_and_takes_it_along"
+VLLM = "e2e/test_cli.py::test_the_fleet_uses_the_server_and_takes_it_along"
 
 RUN_BY: Mapping[str, tuple[str, ...]] = {
     "README.md": (
-        "e2e/test_demo.py::test_the_evidence_picks_the_winner",
+        "e2e/test_readme.py::test_the_evidence_picks_the_winner",
         "e2e/test_cli.py::test_run_local_starts_a_fleet_and_leaves_nothing_behind",
         "e2e/test_cli.py::test_up_serves_until_it_is_told_to_stop",
         TOUR,
@@ -32,7 +35,7 @@ RUN_BY: Mapping[str, tuple[str, ...]] = {
         SECURED,
     ),
     "docs/access.md": (HERE,),
-    "docs/api.md": ("integration/test_grpc_callers.py::test_the_documented_commands_of_foreign_clients",),
+    "docs/api.md": ("integration/test_grpc_service.py::test_the_documented_commands_of_foreign_clients",),
     "docs/approvals.md": ("e2e/test_approvals.py::test_on_the_command_line",),
     "docs/backup.md": ("extensions/backup/test_backup_fleet.py::test_a_fleet_goes_on_from_its_backup", KUBECTL),
     "docs/batch.md": (
@@ -56,7 +59,7 @@ RUN_BY: Mapping[str, tuple[str, ...]] = {
         "extensions/knowledge/test_cli_context.py",
         HERE,
     ),
-    "docs/councils.md": ("integration/test_council_service.py::test_the_whole_fleet_from_the_command_line",),
+    "docs/councils.md": ("integration/test_task_context.py::test_the_whole_fleet_from_the_command_line",),
     "docs/durability.md": ("e2e/test_replicas.py",),
     "docs/environments.md": (IN_IMAGES,),
     "docs/erasure.md": ("e2e/test_erasing.py::test_a_leaked_secret_is_erased_from_a_fleet_at_work",),
@@ -79,12 +82,12 @@ RUN_BY: Mapping[str, tuple[str, ...]] = {
     ),
     "docs/nats-accounts.md": ("integration/test_nats_accounts.py::test_a_tenant_hears_what_is_its_own_by_short_names",),
     "docs/notifications.md": (
-        "extensions/webhooks/test_webhook_fleet.py::test_approval_and_end_are_told_across_a_kill",
-        "extensions/webhooks/test_webhook_parts.py::test_the_example_for_receivers_runs",
+        "extensions/webhooks/test_webhook_tenants.py::test_approval_and_end_are_told_across_a_kill",
+        "extensions/webhooks/test_webhook_tenants.py::test_the_example_for_receivers_runs",
     ),
     "docs/observability.md": (
         "e2e/test_metrics_exposed.py::test_only_metrics_are_served_there",
-        "e2e/test_traces.py::test_a_task_is_one_tree_of_spans_across_processes",
+        "e2e/test_metrics_exposed.py::test_a_task_is_one_tree_of_spans_across_processes",
         HERE,
     ),
     "docs/orchestration.md": ("integration/test_integration_branch.py",),
@@ -132,3 +135,12 @@ def blocks(document: str) -> list[tuple[str, str]]:
 def run_by(test: str) -> list[tuple[str, int]]:
     """The document and the place of each block that a test runs."""
     return [(document, place) for document, tests in RUN_BY.items() for place, by in enumerate(tests) if by == test]
+
+
+async def run_python(text: str, names: dict[str, Any]) -> None:
+    """Run a block of Python as it stands, its awaits too, with the names that blocks before it left."""
+    code = compile(text, "a document", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    assert isinstance(code, CodeType)
+    done = FunctionType(code, names)()
+    if done is not None:
+        await done

@@ -44,6 +44,41 @@ async def ended(process: asyncio.subprocess.Process) -> Ran:
     return Ran(code=process.returncode, out=out.decode(), err=err.decode())
 
 
+async def ran(*command: str, cwd: Path | None = None, **variables: str) -> Ran:
+    """Any program with these surroundings and more variables, once it has ended."""
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        cwd=cwd,
+        env={**os.environ, **variables},
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    return await ended(process)
+
+
+@asynccontextmanager
+async def program(
+    *command: str, log: Path, cwd: Path | None = None, **variables: str
+) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A program with these surroundings and more variables, ended with the context; what it says is in `log`."""
+    with log.open("ab") as said:
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            cwd=cwd,
+            env={**os.environ, **variables},
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=said,
+            stderr=said,
+        )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.terminate()
+        await process.wait()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shell:
     """Starts `fleet` with one home and nothing else of the surroundings.

@@ -138,7 +138,7 @@ async def house(keys: Any = None, *, token: str | None = TOKEN, **settings: Any)
     # A client without a memory: what a request shows stands in the test.
     forgetful = CookieJar(DefaultCookiePolicy(allowed_domains=[]))
     async with open_upstream(NOWHERE, NOWHERE) as upstream:
-        app = gateway_app(Settings(**settings), upstream, CredentialChecker(token), keys or MemoryKeyValue(), _ready)
+        app = gateway_app(Settings(**settings), upstream, CredentialChecker(token), keys or MemoryKeyValue(), ready)
         app.router.routes[:0] = routes
         async with (
             serve_http(app, "127.0.0.1:0") as url,
@@ -147,7 +147,7 @@ async def house(keys: Any = None, *, token: str | None = TOKEN, **settings: Any)
             yield House(url=url, room=room, client=client)
 
 
-async def _ready() -> bool:
+async def ready() -> bool:
     return True
 
 

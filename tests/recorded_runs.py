@@ -26,6 +26,8 @@ from swe_ai_fleet.domain.event import (
 from swe_ai_fleet.domain.run import INTERRUPTED
 from swe_ai_fleet.domain.task import PinnedRepository, RepoRef, Task, TaskKind
 from swe_ai_fleet.in_process import MemoryLog
+from swe_ai_fleet.ports import ChatModel
+from swe_ai_fleet.testing import Failure, Script, ScriptedModelServer, Turn
 from swe_ai_fleet.testing.repositories import make_repository
 from swe_ai_fleet.tools.secrets import Secrets
 from tests.candidates import a_candidate
@@ -95,6 +97,7 @@ class Runs:
         self.log = MemoryLog()
         repo = RepoRef(location=str(self.repository))
         self.task = Task(task_id="t", kind=TaskKind.DELIBERATE, description=description, repo=repo)
+        self.environment = Environment()
 
     def services(self, models: Mapping[str, Any], **deps: Any) -> RunRecorder:
         prices = {"*": Prices(prompt=1e6, completion=1e6)}
@@ -106,7 +109,7 @@ class Runs:
 
     @asynccontextmanager
     async def clone(self, name: str) -> AsyncGenerator[Any]:
-        async with self.provider.open(self.task.execution_id, name, await self.pinned(), Environment()) as clone:
+        async with self.provider.open(self.task.execution_id, name, await self.pinned(), self.environment) as clone:
             yield clone
 
     async def candidate(self, name: str, patch: bytes, summary: str) -> Candidate:
@@ -116,3 +119,25 @@ class Runs:
 
     def bodies(self, kind: type) -> list[Any]:
         return [event.body for event in self.log.events if isinstance(event.body, kind)]
+
+
+class ScriptedRuns(Runs):
+    """Runs whose model server can be told what to say; what agents were sent is read back from it."""
+
+    def __init__(
+        self, root: Path, files: Mapping[str, str], description: str, server: ScriptedModelServer, model: ChatModel
+    ) -> None:
+        super().__init__(root, files, description)
+        self.server = server
+        self.models = {"": model}
+
+    def says(self, *turns: Turn | Failure) -> None:
+        self.server.script = Script.of(*turns)
+
+    def asked(self, opening: str) -> int:
+        """How often the model got a prompt that begins so; what it can do is found out with other ones."""
+        return sum(str(body["messages"][0]["content"]).startswith(opening) for body in self.server.bodies)
+
+
+def calls(name: str, **arguments: Any) -> Turn:
+    return Turn(tool_calls=((name, arguments),))

@@ -11,15 +11,12 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import grpc.aio
-
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.testing import Conversation, Script, ScriptedModelServer, Turn
 from swe_ai_fleet.watching.events import verify_events
 from tests.chat_script import called, final
-from tests.e2e.test_approvals import Client, bodies
-from tests.e2e.test_restart import serving
 from tests.environments import home_at
+from tests.fleet_client import Client, bodies, connected, serving
 
 ROOT = Path("/tmp/fleet-recorded-store")
 REPOSITORY = ROOT / "repository"
@@ -89,7 +86,6 @@ SCRIPT = Script(
 class Site:
     """A fleet of this version on a recorded store; `accepted` has the executions by task."""
 
-    channel: grpc.aio.Channel
     client: Client
     accepted: dict[str, str]
 
@@ -121,10 +117,10 @@ async def serving_store(file: Path) -> AsyncGenerator[Site]:
         async with (
             ScriptedModelServer(SCRIPT) as model,
             serving(home, model.url, **VARIABLES) as (_, card),
-            grpc.aio.insecure_channel(card["address"]) as channel,
+            connected(card) as client,
         ):
             accepted = json.loads((home / ACCEPTED).read_text())
-            yield Site(channel=channel, client=Client(channel, card["token"]), accepted=accepted)
+            yield Site(client=client, accepted=accepted)
 
 
 @contextmanager

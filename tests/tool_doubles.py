@@ -1,4 +1,4 @@
-"""What tools are tested with: a journal, names and a network that lead to this machine, sites of one handler."""
+"""What tools are tested with: a journal, names and a network that lead to this machine, sites; how their calls end."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import httpcore2
 from aiohttp import web
 
 from swe_ai_fleet.domain.event import Event, EventBody, Writer
+from swe_ai_fleet.domain.tool import ToolResult
 
 PUBLIC = "93.184.215.14"
 
@@ -86,3 +87,18 @@ async def served(
         yield runner.addresses[0][1]
     finally:
         await runner.cleanup()
+
+
+async def ok(call: Awaitable[ToolResult]) -> ToolResult:
+    result = await call
+    assert result.success, result.observation()
+    return result
+
+
+async def failed(call: Awaitable[ToolResult], *said: str) -> ToolResult:
+    """What a call gave that did not succeed, and said so."""
+    result = await call
+    assert not result.success, result.observation()
+    for text in said:
+        assert text in result.observation()
+    return result

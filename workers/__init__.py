@@ -1,1 +1,1 @@
-"""The workspace runner, and the programs that run inside of a job: `cloning`, then `agent`."""
+"""The workspace runner, and the programs in the containers of a job: `cloning`, then `agent`."""

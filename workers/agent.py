@@ -1,8 +1,8 @@
-"""`python -m workers.agent`: the container of a job, which carries its assignment out in the clone at `/workspace`.
+"""`python -m workers.agent`: the main container of a job, which runs its assignment in the clone at `/workspace`.
 
-It does for one assignment what a Ray host does for many: the same agents, events to JetStream directly, approvals,
+It runs one assignment as a Ray host runs many: with the same agents, events to JetStream directly, approvals and
 checkpoints. Its outcome is on the board before the process ends; a process that ends without one was lost, and another
-one goes on from its log.
+one continues from its log.
 """
 
 from __future__ import annotations
@@ -40,73 +40,73 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class PreparedWorkspaces:
-    """`EvidenceWorkspaces` that take every commit from the clone at `path`: nothing here has a credential.
+    """`EvidenceWorkspaces` that take every commit from the clone at `path`: this container has no credentials.
 
     Args:
-        provider: Makes clones and environments of it.
+        provider: Creates clones and environments of it.
         path: The clone.
-        alone: Whether the one agent of this container works in the clone itself; otherwise each workspace is a clean
+        in_place: Whether the only agent of this container works in the clone itself; otherwise each workspace is a new
             clone of it (checks need several).
     """
 
     provider: GitWorkspaceProvider
     path: Path
-    alone: bool
+    in_place: bool
 
     async def pin(self, tenant: str, repo: RepoRef) -> PinnedRepository:
-        """A container has its one commit. Raises PreconditionFailed."""
+        """Raises PreconditionFailed: a job has its one commit."""
         raise PreconditionFailed("the container of a job pins nothing", field="repo")
 
     async def pin_image(self, tenant: str, spec: EnvironmentSpec) -> EnvironmentSpec:
-        """What a job is given is pinned. Raises PreconditionFailed."""
+        """Raises PreconditionFailed: the image of a job is already pinned."""
         raise PreconditionFailed("the container of a job pins nothing", field="environment.container_image")
 
     async def environment(self, repository: PinnedRepository, spec: EnvironmentSpec) -> Environment:
-        """The environment for it, built in the sandbox. Raises PreconditionFailed."""
-        return await self.provider.environment(self._here(repository), spec)
+        """The environment of a commit, built in the sandbox. Raises PreconditionFailed."""
+        return await self.provider.environment(self._local(repository), spec)
 
     @asynccontextmanager
     async def open(
         self, execution_id: str, name: str, repository: PinnedRepository, environment: Environment
     ) -> AsyncGenerator[Clone]:
-        """The clone itself, or a clean one of it that is gone at the end."""
-        here = self._here(repository)
-        if self.alone:
-            async with self.provider.attach(name, here, environment, furnished=True) as clone:
+        """The clone itself, or a new clone of it that is removed at the end."""
+        local = self._local(repository)
+        if self.in_place:
+            async with self.provider.attach(name, local, environment, furnished=True) as clone:
                 yield clone
         else:
-            async with self.provider.open(execution_id, name, here, environment) as clone:
+            async with self.provider.open(execution_id, name, local, environment) as clone:
                 yield clone
 
     async def patched(self, execution_id: str, repository: PinnedRepository, patch: bytes) -> PinnedRepository:
-        """A commit with a patch, in this container. Raises PatchRejected."""
-        return await self.provider.patched(execution_id, self._here(repository), patch)
+        """The commit with a patch applied, in this container. Raises PatchRejected."""
+        return await self.provider.patched(execution_id, self._local(repository), patch)
 
     async def deliver(
         self, execution_id: str, repository: PinnedRepository, patch: bytes, delivery: Delivery
     ) -> Delivered:
-        """Orchestrators deliver. Raises PreconditionFailed."""
+        """Raises PreconditionFailed: only orchestrators deliver."""
         raise PreconditionFailed("the container of a job delivers nothing", field="delivery")
 
     async def release(self, execution_id: str) -> None:
-        """Forget what was kept for an execution."""
+        """Delete the data of an execution."""
         await self.provider.release(execution_id)
 
-    def _here(self, repository: PinnedRepository) -> PinnedRepository:
+    def _local(self, repository: PinnedRepository) -> PinnedRepository:
         return replace(repository, location=str(self.path), credential="", bundle=None, snapshot_of="")
 
 
-async def run_assignment(settings: Settings, place: JobLocation) -> int:
-    """Carry out the job of a place and tell the board how it ended; the exit code."""
-    name = os.environ.get("HOSTNAME", "") or f"job-{place.job_id[:12]}"
-    async with open_job(settings, place, name=name) as (_, board, job):
+async def run_assignment(settings: Settings, location: JobLocation) -> int:
+    """Run a job and write its outcome to the board; returns the exit code."""
+    name = os.environ.get("HOSTNAME", "") or f"job-{location.job_id[:12]}"
+    async with open_job(settings, location, name=name) as (_, board, job):
         if await board.outcome(job.tenant, job.job_id) is not None:
             return SETTLED
         try:
             if fault := misfit(job):
                 hint = "give the runner, FLEET_RUNNER_IMAGE and the orchestrators the same version"
                 raise Unavailable(f"the job's image does not fit: {fault}", hint=hint)
-            outcome = JobOutcome(value=(await _value(settings, place, board, job, name)).decode())
+            outcome = JobOutcome(value=(await _value(settings, location, board, job, name)).decode())
         except Fenced as fault:
             _log.warning("job.fenced", job=job.job_id, reason=str(fault))
             return FENCED
@@ -121,30 +121,30 @@ async def run_assignment(settings: Settings, place: JobLocation) -> int:
     return SETTLED
 
 
-async def _value(settings: Settings, place: JobLocation, board: JobBoard, job: Job, name: str) -> bytes:
+async def _value(settings: Settings, location: JobLocation, board: JobBoard, job: Job, name: str) -> bytes:
     assignment = await board.assignment(job)
     repository = assignment.repository
     if repository is not None and not repository.commit:
         pinned = await board.pinned(job)
         if pinned is None:
-            raise Unavailable("nobody has cloned for this job", field="repo")
+            raise Unavailable("the repository of this job is not cloned yet", field="repo")
         assignment = replace(assignment, repository=pinned)
-    alone = not isinstance(assignment, CheckAssignment)
+    in_place = not isinstance(assignment, CheckAssignment)
     async with (
         open_telemetry(settings, service="fleet-agent-job", serves=False, mask=secret_mask(settings)) as telemetry,
         open_worker(
             settings,
             host=name,
-            prepared=lambda provider: PreparedWorkspaces(provider=provider, path=place.workspace, alone=alone),
+            prepared=lambda provider: PreparedWorkspaces(provider=provider, path=location.workspace, in_place=in_place),
         ) as worker,
     ):
         with telemetry.continuing(assignment.task.traceparent):
             return to_json(await worker.run(assignment))
 
 
-async def _until_told(settings: Settings, place: JobLocation) -> int:
-    """Carry out the job; a SIGTERM cancels it, which its log records."""
-    working = asyncio.create_task(run_assignment(settings, place))
+async def _run_until_signal(settings: Settings, location: JobLocation) -> int:
+    """Run the job; a SIGTERM cancels it, which its log records."""
+    working = asyncio.create_task(run_assignment(settings, location))
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, working.cancel)
     try:
         return await working
@@ -153,12 +153,12 @@ async def _until_told(settings: Settings, place: JobLocation) -> int:
 
 
 def main() -> int:
-    """Carry out the job that the environment names. Exit codes: see `workers.jobs`; 2: there is none."""
+    """Run the job named in the environment. Exit codes: see `workers.jobs`; 2: there is no job."""
     prepare_for_processes()
     settings = Settings()
     configure_logging(settings.log_level, settings.log_format, mask=secret_mask(settings))
     try:
-        return asyncio.run(_until_told(settings, JobLocation.of()))
+        return asyncio.run(_run_until_signal(settings, JobLocation.of()))
     except Unavailable as fault:
         _log.error("job.unreachable", reason=str(fault))
         return UNREACHABLE

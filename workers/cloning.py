@@ -1,6 +1,6 @@
 """`python -m workers.cloning`: the first container of a job, which clones the pinned commit into `/workspace`.
 
-It is the only one that has the git credential. What it leaves holds that commit's ancestry and no remote.
+Only this container has the git credentials. The clone has that commit's history and no remote.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from workers.jobs import SETTLED, UNREACHABLE, JobLocation, open_job, outcome_of
 _log = structlog.get_logger(__name__)
 
 
-async def clone(settings: Settings, place: JobLocation) -> int:
-    """Clone what a job needs; the exit code. What cannot be cloned is the job's outcome."""
-    async with open_job(settings, place, name=f"clone-{place.job_id[:12]}") as (log, board, job):
+async def clone(settings: Settings, location: JobLocation) -> int:
+    """Clone a job's repository; returns the exit code. A refused repository becomes the job's outcome."""
+    async with open_job(settings, location, name=f"clone-{location.job_id[:12]}") as (log, board, job):
         try:
-            await _clone(settings, place, log, board, job)
+            await _clone(settings, location, log, board, job)
         except Unavailable:
-            # Another container may reach it.
+            # Another container may be able to reach it.
             raise
         except FleetError as fault:
             _log.error("cloning.refused", reason=str(fault))
@@ -43,7 +43,7 @@ async def clone(settings: Settings, place: JobLocation) -> int:
     return SETTLED
 
 
-async def _clone(settings: Settings, place: JobLocation, log: JetStream, board: JobBoard, job: Job) -> None:
+async def _clone(settings: Settings, location: JobLocation, log: JetStream, board: JobBoard, job: Job) -> None:
     assignment = await board.assignment(job)
     repository = assignment.repository
     if repository is None:
@@ -52,27 +52,28 @@ async def _clone(settings: Settings, place: JobLocation, log: JetStream, board: 
         settings.home,
         make_sandbox(settings),
         allowed_roots=repository_roots(settings),
-        allow_local_paths=settings.loopback and "file" in place.protocols,
-        protocols=tuple(name for name in place.protocols if name != "file"),
-        hosts=(*place.hosts, *git_private_hosts(settings)),
-        known_hosts=settings.git_known_hosts or (place.credentials / "known_hosts" if place.credentials else None),
-        credentials=mounted_credentials(place.credentials, hosts=place.hosts) if place.credentials else None,
+        allow_local_paths=settings.loopback and "file" in location.protocols,
+        protocols=tuple(name for name in location.protocols if name != "file"),
+        hosts=(*location.hosts, *git_private_hosts(settings)),
+        known_hosts=settings.git_known_hosts
+        or (location.credentials / "known_hosts" if location.credentials else None),
+        credentials=mounted_credentials(location.credentials, hosts=location.hosts) if location.credentials else None,
         mask=secret_mask(settings),
         fetch=log.get,
     )
     if not repository.commit:
         repository = await _resolved(provider, board, job, repository)
-    place.workspace.mkdir(parents=True, exist_ok=True)
-    await provider.copy_into(repository, place.workspace)
-    if place.image_parts is not None:
-        await asyncio.to_thread(carry, shell(), place.image_parts)
+    location.workspace.mkdir(parents=True, exist_ok=True)
+    await provider.copy_into(repository, location.workspace)
+    if location.image_parts is not None:
+        await asyncio.to_thread(carry, shell(), location.image_parts)
     _log.info("cloning.done", commit=repository.commit, job=job.job_id)
 
 
 async def _resolved(
     provider: GitWorkspaceProvider, board: JobBoard, job: Job, wanted: PinnedRepository
 ) -> PinnedRepository:
-    """The commit that the first container of this run found, so that a later one goes on from the same."""
+    """The commit found by the first container of this run, so that later ones continue from the same."""
     if (pinned := await board.pinned(job)) is not None:
         return pinned
     assignment = await board.assignment(job)
@@ -82,7 +83,7 @@ async def _resolved(
 
 
 def main() -> int:
-    """Clone for the job that the environment names. Exit codes: see `workers.jobs`; 1: it cannot be cloned."""
+    """Clone for the job named in the environment. Exit codes: see `workers.jobs`; 1: the repository was refused."""
     settings = Settings()
     configure_logging(settings.log_level, settings.log_format, mask=secret_mask(settings))
     try:

@@ -1,4 +1,4 @@
-"""The contract between the workspace runner and a job's containers: what they are started with, and how they end."""
+"""The contract between the workspace runner and a job's containers: their variables, exit codes and endings."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ JOB_ID, TENANT, WORKSPACE, GIT_CREDENTIALS, CLONE_FROM, CLONE_HOSTS, LOGIN, IMAG
 )
 DEFAULT_WORKSPACE = "/workspace"
 SETTLED, FENCED, UNREACHABLE, STOPPED = 0, 76, 69, 143
-"""Exit codes: the outcome stands on the board; another process has the run; NATS does not answer; told to end."""
+"""Exit codes: the outcome is on the board; another process has the run; NATS does not answer; stopped by a signal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobLocation:
-    """Which job, where its clone is, and where the container that clones finds credentials.
+    """The job of a container, the path of its clone, and the credentials of the cloning container.
 
-    `image_parts` is the directory for what the container of the task's image is to see of the fleet.
+    `image_parts` is the directory for the fleet's files in the container of the task's image.
     """
 
     job_id: str
@@ -59,7 +59,7 @@ class JobLocation:
 
     @classmethod
     def of(cls, environment: Mapping[str, str] | None = None) -> JobLocation:
-        """What this process was started with. Raises InvalidRequest naming the variable that is missing."""
+        """Read the variables of this process. Raises InvalidRequest naming a missing variable."""
         variables = os.environ if environment is None else environment
         for name in (JOB_ID, TENANT):
             if not variables.get(name):
@@ -78,30 +78,30 @@ class JobLocation:
 
 @asynccontextmanager
 async def open_job(
-    settings: Settings, place: JobLocation, *, name: str
+    settings: Settings, location: JobLocation, *, name: str
 ) -> AsyncGenerator[tuple[JetStream, JobBoard, Job]]:
-    """The log, the board and the job of a place, which log lines are about from here on.
+    """The log, the board and the job; further log lines have the job's ids.
 
     Raises NotFound, PreconditionFailed, Unavailable.
     """
     async with connect_log(settings, name=name, waits=TIMEOUT_SECONDS) as log:
         board = JobBoard(log.made_bucket(JOBS_BUCKET), log)
-        job = await board.job(place.tenant, place.job_id)
+        job = await board.job(location.tenant, location.job_id)
         if job is None:
-            raise NotFound(f"there is no job {place.job_id}", field=JOB_ID)
+            raise NotFound(f"there is no job {location.job_id}", field=JOB_ID)
         bind_contextvars(**job.ids)
         yield log, board, job
 
 
 def outcome_of(fault: FleetError, *, reason: str = "") -> JobOutcome:
-    """A fault as the end of a job."""
+    """A fault as the outcome of a job."""
     return JobOutcome(
         fault=type(fault).__name__, message=fault.message, field=fault.field, hint=fault.hint, reason=reason
     )
 
 
 class EndReason(StrEnum):
-    """Why a job's container ended, in the words that Kubernetes has for it where it has any."""
+    """Why a job's container ended, in Kubernetes' own words where there are any."""
 
     COMPLETED = "Completed"
     ERROR = "Error"
@@ -120,7 +120,7 @@ class EndReason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRef:
-    """A job where it runs: its name there, and whose it is."""
+    """A job in a backend: its name there, and its tenant."""
 
     name: str
     tenant: str
@@ -128,10 +128,10 @@ class JobRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSpec:
-    """What a backend starts. `run_id` is shared by all generations of a run; `deadline_seconds` ends it by force.
+    """A job to start. All generations of a run share its `run_id`; after `deadline_seconds` the job is killed.
 
-    With a `login` its containers log in to NATS as themselves, and get nothing else to log in with. Commands run in
-    `image`, where one is named.
+    With a `login` its containers log in to NATS with it, and have no other login. Commands run in `image`, if there is
+    one.
     """
 
     ref: JobRef
@@ -150,16 +150,16 @@ class JobSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerEnding:
-    """How a container ended. `message` is what is known beside the reason; `log` the tail of what it printed."""
+    """How a container ended. `message` has further details; `log` is the end of its output."""
 
     reason: EndReason
     message: str = ""
     log: str = ""
 
     def fault(self) -> FleetError:
-        """What a job is told to have met that ended so without a word of its own.
+        """The fault of a job whose container ended so without an outcome.
 
-        AgentLost where another container may fare better: it goes on from the log.
+        AgentLost where another container may succeed: it continues from the log.
         """
         text = f"the container of the job ended: {self.reason}"
         text += f" ({self.message[:500]})" if self.message else ""
@@ -182,7 +182,7 @@ class ContainerEnding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldJob:
-    """A job that a backend has, ended or not."""
+    """A job in a backend, running or ended."""
 
     ref: JobRef
     job_id: str
@@ -192,27 +192,27 @@ class HeldJob:
 
 
 class Backend(Protocol):
-    """Starts jobs and tells how they end."""
+    """Starts jobs and reports how they end."""
 
     async def start(self, spec: JobSpec) -> bool:
-        """Start a job; False where it already exists: then it is adopted. Raises Unavailable, PreconditionFailed."""
+        """Start a job; False if it already exists and is adopted. Raises Unavailable, PreconditionFailed."""
         ...
 
     async def ended(self, ref: JobRef) -> ContainerEnding:
-        """Wait until a job has ended, or is beyond hope. Raises Unavailable."""
+        """Wait until a job has ended, or cannot begin any more. Raises Unavailable."""
         ...
 
     async def stop(self, ref: JobRef) -> None:
-        """End a job and remove it with all that belongs to it; nothing happens where there is none.
+        """Stop a job and remove it with everything that belongs to it; does nothing for an unknown job.
 
-        Returns once its processes are told to end. Raises Unavailable.
+        Returns once its processes were signalled. Raises Unavailable.
         """
         ...
 
     async def finish(self, ref: JobRef, *, failed: bool) -> None:
-        """Clear up behind a job that has told its outcome; what failed may be kept a while. Raises Unavailable."""
+        """Clean up after a job with an outcome; a failed one may be kept for some time. Raises Unavailable."""
         ...
 
     async def held(self) -> tuple[HeldJob, ...]:
-        """The jobs that are there. Raises Unavailable."""
+        """The existing jobs. Raises Unavailable."""
         ...

@@ -1,4 +1,4 @@
-"""Settings: read once from the environment (`FLEET_…`) or `fleet.toml`, passed down as plain values."""
+"""The settings of an installation: read once from the environment (`FLEET_…`) or `fleet.toml`, passed on as values."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ from swe_ai_fleet.domain.errors import InvalidRequest
 
 _PAGE_ADDRESSES = ("127.0.0.1:8000", "localhost:8000", "[::1]:8000")
 _FREE = "127.0.0.1:0"
-_MOST_BYTES = "Bytes that NATS keeps of {} at most; 0 = no limit of their own. No new task is accepted above 90 %."
+_BYTES_LIMIT = "Most bytes of {} in NATS; 0 = no separate limit. No new task is accepted above 90 %."
 
 
 def _aliases_of(*names: str) -> AliasChoices:
-    """The setting's own name first, then the names that an earlier system used for it."""
+    """The setting's own name first, then its names in an earlier system."""
     return AliasChoices(*names)
 
 
 class SecretFiles(PydanticBaseSettingsSource):
-    """Secret settings that are named by a file: `FLEET_<NAME>_FILE` in the environment, `<name>_file` in fleet.toml.
+    """Reads secret settings from files: `FLEET_<NAME>_FILE` in the environment, `<name>_file` in fleet.toml.
 
-    Settings that are secrets are those that are not shown (`repr=False`). A file holds the value, or the JSON of a
-    setting that has structure; the newline at its end does not count. Instantiating raises InvalidRequest, naming the
-    file's setting, for one that cannot be read, is empty, or stands beside the value itself.
+    Secret settings are those with `repr=False`. A file contains the value, or the JSON of a structured setting; a
+    newline at its end is ignored. Instantiating raises InvalidRequest, naming the file's setting, for a file that is
+    unreadable or empty, or set together with the value itself.
     """
 
     def __init__(self, settings_cls: type[BaseSettings], toml: Path) -> None:
@@ -53,7 +53,7 @@ class SecretFiles(PydanticBaseSettingsSource):
         self._table = read_file(toml)
 
     def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
-        """The value of one setting, None where no file is named."""
+        """The value of one setting, None without a file."""
         if field.repr:
             return None, field_name, False
         path = secret_file(field_name, self._table)
@@ -66,7 +66,7 @@ class SecretFiles(PydanticBaseSettingsSource):
         try:
             return json.loads(secret), field_name, False
         except ValueError:
-            # What stands there is not repeated.
+            # The content is secret, so the message does not repeat it.
             raise InvalidRequest(
                 f"{path} is not JSON", field=name, hint="use the format of the setting itself"
             ) from None
@@ -81,9 +81,9 @@ class SecretFiles(PydanticBaseSettingsSource):
 
 
 class Settings(BaseSettings):
-    """What an installation decides.
+    """The settings of an installation.
 
-    Each field is `FLEET_<NAME>` in the environment or `<name>` in the file that `configuration_file` names.
+    Each field is `FLEET_<NAME>` in the environment, or `<name>` in the file of `configuration_file`.
     """
 
     model_config = SettingsConfigDict(
@@ -91,13 +91,13 @@ class Settings(BaseSettings):
         extra="ignore",
         populate_by_name=True,
         frozen=True,
-        # A malformed secret is told by its name.
+        # The error for a malformed secret must not show its value.
         hide_input_in_errors=True,
     )
 
     home: Path = Field(
         default_factory=default_home,
-        description="Where everything local is kept: NATS store, repository caches, environments, workspaces.",
+        description="Directory of all local data: NATS store, repository caches, environments, workspaces.",
     )
     model_url: str = Field(
         default="",
@@ -161,7 +161,7 @@ class Settings(BaseSettings):
     model_record_tokens: bool = Field(
         default=False,
         description="Record token ids and log-probabilities of prompts and replies, for training; a server that gives "
-        "none is asked once.",
+        "none is asked only once.",
     )
     model_profiles: dict[str, dict[str, str]] = Field(
         default_factory=dict[str, dict[str, str]],
@@ -184,7 +184,7 @@ class Settings(BaseSettings):
         ge=0,
         le=1,
         validation_alias=_aliases_of("FLEET_HYBRID_THRESHOLD", "hybrid_threshold", "HYBRID_COMPLEXITY_THRESHOLD"),
-        description="From which complexity on (0 to 1) a hybrid agent goes step by step.",
+        description="Complexity (0 to 1) from which on a hybrid agent works step by step.",
     )
     parallel_calls: bool = Field(
         default=True,
@@ -233,7 +233,7 @@ class Settings(BaseSettings):
     )
     nats_login: str = Field(
         default="",
-        description="What a host of agents shows to NATS; whoever starts it sets it.",
+        description="Login of a host of agents at NATS; set by the process that starts it.",
         repr=False,
     )
     nats_ca: Path | None = Field(
@@ -248,11 +248,11 @@ class Settings(BaseSettings):
         default=90.0,
         ge=0,
         description="Days that events, results and their blobs are kept; blobs a day longer. 0 = for ever. "
-        "Longer than any execution takes, people's time to approve included.",
+        "It must be longer than any execution, including the time people take to approve.",
     )
-    event_bytes: int = Field(default=0, ge=0, description=_MOST_BYTES.format("the events of executions"))
-    result_bytes: int = Field(default=0, ge=0, description=_MOST_BYTES.format("results"))
-    blob_bytes: int = Field(default=0, ge=0, description=_MOST_BYTES.format("blobs"))
+    event_bytes: int = Field(default=0, ge=0, description=_BYTES_LIMIT.format("the events of executions"))
+    result_bytes: int = Field(default=0, ge=0, description=_BYTES_LIMIT.format("results"))
+    blob_bytes: int = Field(default=0, ge=0, description=_BYTES_LIMIT.format("blobs"))
     nats_bytes: int = Field(
         default=0,
         ge=0,
@@ -279,8 +279,8 @@ class Settings(BaseSettings):
     ray_idle_seconds: float = Field(
         default=0.0,
         ge=0,
-        description="A host of agents without work for so long ends, so that the cluster may shrink; one stays. "
-        "0 = they all stay.",
+        description="A host of agents stops after this time without work, so that the cluster may shrink; one stays. "
+        "0 = all stay.",
     )
     listen: str = Field(default="127.0.0.1:50055", description="Address of the gRPC server; port 0 = any free one.")
     access_file: Path | None = Field(
@@ -416,8 +416,8 @@ class Settings(BaseSettings):
     drain_seconds: float = Field(
         default=0.0,
         ge=0,
-        description="After SIGTERM an orchestrator takes nothing new and waits so long for what it drives; others take "
-        "over what is left then. 0 = they take all of it over at once, which costs each agent the call under way.",
+        description="After SIGTERM an orchestrator accepts nothing new and waits this long for its executions; others "
+        "take over the rest. 0 = they take over all at once, which costs each agent its current call.",
     )
     checkpoint_bytes: int = Field(
         default=256 * 1024**2,
@@ -432,22 +432,22 @@ class Settings(BaseSettings):
     councils_file: Path | None = Field(default=None, description="TOML file with the default councils of roles.")
     agent_endpoints: str = Field(
         default="",
-        description="Where external agents may be registered, comma-separated host:port patterns such as "
-        "agents.example.org:50060 or *.example.org:443; a private address must be named exactly. Empty: nowhere.",
+        description="Allowed addresses of external agents, comma-separated host:port patterns such as "
+        "agents.example.org:50060 or *.example.org:443; a private address must be named exactly. Empty: none.",
     )
     agent_service_token: str = Field(
         default="", description="Bearer token sent to external agents, over TLS only.", repr=False
     )
     harnesses: dict[str, dict[str, JsonValue]] = Field(
         default_factory=dict[str, dict[str, JsonValue]],
-        description="Agents of others that run in the workspace (Agent Client Protocol) by name, as JSON: "
+        description="Third-party agents that run in the workspace (Agent Client Protocol) by name, as JSON: "
         '{"opencode": {"command": […], "version": …, "directory": …, "variables": {…}, "home": …}}, or as tables '
         "[harnesses.NAME] in the file. Seats of councils and tasks name them as acp:NAME.",
     )
     cpu_slots: int = Field(
         default=0,
         ge=0,
-        description="Heavy commands of a tenant at once on a node; others have one more each. 0 = twice its CPUs.",
+        description="Concurrent heavy commands of a tenant on a node; each further tenant adds one. 0 = 2 per CPU.",
     )
     sandbox: Literal["auto", "bubblewrap", "landlock", "none"] = Field(
         default="auto",
@@ -621,16 +621,16 @@ class Settings(BaseSettings):
 
     @property
     def alone(self) -> bool:
-        """Whether only this machine hands tasks in: gRPC, the gateway and NATS are here, and have no other names."""
+        """Whether only this machine can submit tasks: gRPC, gateway and NATS are on loopback, without other names."""
         if self.http_hosts or self.access_file is not None or not self.loopback:
             return False
         brokers = [urlsplit(url if "://" in url else f"nats://{url}").hostname or "" for url in listed(self.nats_url)]
-        places = [f"{host}:0" for host in brokers] + ([self.http_address] if self.http_address else [])
-        return all(on_loopback(place) for place in places)
+        addresses = [f"{host}:0" for host in brokers] + ([self.http_address] if self.http_address else [])
+        return all(on_loopback(address) for address in addresses)
 
     @property
     def context_address(self) -> str:
-        """Where the context service listens."""
+        """The address of the context service."""
         if self.context_listen:
             return self.context_listen
         host, _, port = self.listen.rpartition(":")
@@ -638,14 +638,14 @@ class Settings(BaseSettings):
 
     @property
     def http_address(self) -> str:
-        """Where the gateway listens; empty: nowhere."""
+        """The address of the gateway; empty: none."""
         if self.http_listen:
             return "" if self.http_listen == "off" else self.http_listen
         return _FREE if self.listen.endswith(":0") else _PAGE_ADDRESSES[0]
 
     @property
     def http_listen_beside_models(self) -> str:
-        """`http_listen` of a page whose process asks for models: no server's place, nor that of one started later."""
+        """`http_listen` for a process that calls models: never the address of a model server, even of a later one."""
         models = listed(self.model_url) or (f"http://{_PAGE_ADDRESSES[0]}",)
         is_taken = any(urlsplit(url).netloc.rpartition("@")[2] in _PAGE_ADDRESSES for url in models)
         return self.http_listen or (_FREE if is_taken else "")
@@ -658,7 +658,7 @@ class Settings(BaseSettings):
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """Values to mask wherever text leaves the process."""
+        """The values to mask in all text that leaves the process."""
         profiles = (profile.get("api_key", "") for profile in self.model_profiles.values())
         return tuple(
             value
@@ -683,20 +683,20 @@ class Settings(BaseSettings):
 
 
 def on_loopback(address: str) -> bool:
-    """Whether only this machine reaches an address, `host:port`."""
+    """Whether an address, `host:port`, is on loopback."""
     host = address.rpartition(":")[0].strip("[]")
     return host in ("localhost", "::1") or host.startswith("127.")
 
 
-_ELSEWHERE = re.compile(
+_OTHER_VARIABLES = re.compile(
     f"{PREFIX}(CONFIG|SERVER|TOKEN|CONTEXT_SERVER|(RUNNER|TEST|GIT|JOB|CLONE|BENCH)(_[A-Z_]+)?"
-    # What Kubernetes tells each container of services that are called fleet-….
+    # The variables that Kubernetes sets in each container for services called fleet-….
     r"|[A-Z_]+_(SERVICE_(HOST|PORT)|PORT)(_.+)?)"
 )
 
 
 def unknown_names(environment: Mapping[str, str]) -> list[str]:
-    """Names that look like settings and are none, each with the nearest one: variables, and keys of the file."""
+    """A line for each variable or key of the file that looks like a setting but is not, with the nearest setting."""
     fields = Settings.model_fields
     names = {*fields, *(f"{name}{SUFFIX}" for name, field in fields.items() if not field.repr)}
     aliases = {str(alias_name) for field in fields.values() if (alias := _aliases(field)) for alias_name in alias}
@@ -705,7 +705,9 @@ def unknown_names(environment: Mapping[str, str]) -> list[str]:
     variables = [
         name
         for name in environment
-        if name.startswith(PREFIX) and name.removeprefix(PREFIX).lower() not in names and not _ELSEWHERE.fullmatch(name)
+        if name.startswith(PREFIX)
+        and name.removeprefix(PREFIX).lower() not in names
+        and not _OTHER_VARIABLES.fullmatch(name)
     ]
     problems = [f"{path} has the unknown setting {name}{_nearest(name, names)}" for name in keys]
     known_variables = {f"{PREFIX}{name}".upper() for name in names}
@@ -722,7 +724,7 @@ def _nearest(name: str, names: Collection[str]) -> str:
 
 
 def without_login(urls: str) -> str:
-    """Addresses, separated by commas, without the names and passwords that stand in them."""
+    """Comma-separated addresses without their user names and passwords."""
     return ",".join(urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2])) for parts in _split(urls))
 
 
@@ -731,15 +733,15 @@ def _split(urls: str) -> tuple[SplitResult, ...]:
 
 
 def _with_key(name: str, profile: dict[str, str]) -> dict[str, str]:
-    """A model's profile with the key that it names the file of."""
+    """A model's profile with the key read from its `api_key_file`."""
     path = profile.get("api_key_file", "")
     rest = {key: value for key, value in profile.items() if key != "api_key_file"}
-    # Profiles of several sources are merged: one whose key has been read already still names the file.
+    # Profiles of several sources are merged: one whose key was read already still has the file's name.
     if not path or rest.get("api_key"):
         return rest
     return {**rest, "api_key": read_secret(Path(path), f"model_profiles.{name}.api_key_file")}
 
 
 def listed(text: str) -> tuple[str, ...]:
-    """The parts of a setting that holds several, separated by commas."""
+    """The parts of a comma-separated setting."""
     return tuple(part.strip() for part in text.split(",") if part.strip())

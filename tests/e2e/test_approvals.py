@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
 
@@ -14,78 +13,20 @@ import grpc.aio
 import pytest
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from fleet.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
 from swe_ai_fleet.domain.memory import Memory
 from swe_ai_fleet.testing import ScriptedModelServer
 from swe_ai_fleet.testing.repositories import make_repository
 from swe_ai_fleet.watching.events import verify_events
 from tests.conftest import FleetUnderTest
+from tests.fleet_client import Client, bodies, to_deliberate
 from tests.fleet_command import Shell
-from tests.processes import gone
 from tests.scripts import HELLO_FILES, INTRUDING, PROPOSING
 
 
-class Client:
-    """Calls to the fleet under test."""
-
-    def __init__(self, channel: grpc.aio.Channel, token: str) -> None:
-        self.stub = pb_grpc.OrchestratorServiceStub(channel)
-        self.call: dict[str, Any] = {"metadata": (("authorization", f"Bearer {token}"),), "timeout": 60}
-
-    async def submit(self, text: str, repository: Path, **fields: Any) -> str:
-        fields = {"num_agents": 1, "approval": pb.APPROVAL_POLICY_PLAN, "enable_peer_review": False} | fields
-        request = pb.DeliberateRequest(
-            task_id=f"approval-{uuid.uuid4().hex[:8]}",
-            task_description=f"{text} {uuid.uuid4().hex[:8]}",
-            repo=pb.RepoRef(path=str(repository)),
-            **fields,
-        )
-        return (await self.stub.SubmitTask(pb.SubmitTaskRequest(deliberate=request), **self.call)).execution_id
-
-    async def execution(self, execution_id: str) -> pb.Execution:
-        request = pb.GetExecutionRequest(execution_id=execution_id)
-        return (await self.stub.GetExecution(request, **self.call)).execution
-
-    async def asked(self, execution_id: str, count: int = 1) -> pb.Execution:
-        """The execution once it has asked so often in all."""
-        seen = 0
-        async for event in self.stub.StreamExecution(pb.StreamExecutionRequest(execution_id=execution_id), **self.call):
-            seen += event.type == "approval_requested"
-            if seen == count:
-                return await self.execution(execution_id)
-        raise AssertionError("it ended before it asked")
-
-    async def resolve(self, execution_id: str, decision: str, **fields: str) -> pb.ResolveApprovalResponse:
-        request = pb.ResolveApprovalRequest(
-            execution_id=execution_id, decision=f"APPROVAL_DECISION_{decision}", **fields
-        )
-        return await self.stub.ResolveApproval(request, **self.call)
-
-    async def events(self, execution_id: str) -> list[pb.ExecutionEvent]:
-        """All of them, once the execution has ended."""
-        request = pb.StreamExecutionRequest(execution_id=execution_id)
-        return [event async for event in self.stub.StreamExecution(request, **self.call)]
-
-
-@asynccontextmanager
-async def connected(card: Mapping[str, str]) -> AsyncIterator[Client]:
-    async with grpc.aio.insecure_channel(card["address"]) as channel:
-        yield Client(channel, card["token"])
-
-
-@pytest.fixture
-async def client(fleet: FleetUnderTest) -> AsyncIterator[Client]:
-    async with connected({"address": fleet.running.address, "token": fleet.running.token}) as client:
-        yield client
-
-
-@pytest.fixture
-def repository(tmp_path: Path) -> Path:
-    return make_repository(tmp_path / "repository", HELLO_FILES)
-
-
-def bodies(events: list[pb.ExecutionEvent], kind: str) -> list[dict[str, Any]]:
-    return [json.loads(event.payload_json) for event in events if event.type == kind]
+def proposing(repository: Path, words: str = "", **fields: Any) -> pb.DeliberateRequest:
+    """A task whose plan waits for a person."""
+    text = f"{PROPOSING} {words} {uuid.uuid4().hex[:8]}"
+    return to_deliberate(text, repository, approval=pb.APPROVAL_POLICY_PLAN, **fields)
 
 
 def conversation(model_server: ScriptedModelServer, text: str) -> list[dict[str, Any]]:
@@ -105,8 +46,8 @@ async def refused(call: Awaitable[object], field: str = "") -> grpc.StatusCode:
 async def test_an_approved_plan_goes_on_from_where_it_stopped(
     client: Client, repository: Path, model_server: ScriptedModelServer
 ) -> None:
-    execution_id = await client.submit(PROPOSING, repository)
-    waiting = await client.asked(execution_id)
+    execution_id = await client.submit(proposing(repository))
+    waiting = await client.until(execution_id, "approval_requested")
     assert waiting.status == pb.DELIBERATION_STATUS_AWAITING_APPROVAL
     (asked,) = waiting.pending_approvals
     assert asked.agent_id == "agent-dev-1"
@@ -158,10 +99,10 @@ async def test_an_approved_plan_goes_on_from_where_it_stopped(
 async def test_an_adjusted_plan_is_proposed_again_and_a_rejected_one_ends_the_execution(
     client: Client, repository: Path, model_server: ScriptedModelServer
 ) -> None:
-    execution_id = await client.submit(f"{PROPOSING} twice", repository)
-    first = await client.asked(execution_id)
+    execution_id = await client.submit(proposing(repository, "twice"))
+    first = await client.until(execution_id, "approval_requested")
     await client.resolve(execution_id, "ADJUSTED", approver="ada", adjustment="Use two blank lines.")
-    second = await client.asked(execution_id, 2)
+    second = await client.until(execution_id, "approval_requested", count=2)
     assert [one.approval_id for one in second.pending_approvals] != [one.approval_id for one in first.pending_approvals]
     told = [one["content"] for one in conversation(model_server, first.task_description) if one["role"] == "tool"]
     assert "ada asks for a change: Use two blank lines.\nCall propose_approach again" in told[0]
@@ -179,18 +120,6 @@ async def test_an_adjusted_plan_is_proposed_again_and_a_rejected_one_ends_the_ex
         pb.DELIBERATION_STATUS_REJECTED, pb.STOP_REASON_REJECTED,
     )  # fmt: skip
     assert not ended.pending_approvals
-
-
-async def test_one_that_is_cancelled_while_it_waits_cannot_be_approved_any_more(
-    client: Client, repository: Path, fleet: FleetUnderTest
-) -> None:
-    cancelled = await client.submit(PROPOSING, repository)
-    await client.asked(cancelled)
-    cancel = pb.CancelExecutionRequest(execution_id=cancelled, reason="no longer needed")
-    answer = await client.stub.CancelExecution(cancel, **client.call)
-    assert answer.status == pb.DELIBERATION_STATUS_CANCELLED
-    assert await refused(client.resolve(cancelled, "APPROVED")) is grpc.StatusCode.FAILED_PRECONDITION
-    await gone(fleet.settings.home / "workspaces", f"{cancelled}/*/tree")
 
 
 @pytest.mark.slow  # quick: cli rows
@@ -229,7 +158,7 @@ async def test_an_agent_cannot_approve_itself(client: Client, tmp_path: Path, fl
     _, writer = await asyncio.open_connection(host, int(port))
     writer.close()
     repository = make_repository(tmp_path / "r", {**HELLO_FILES, "port.txt": port})
-    execution_id = await client.submit(INTRUDING, repository, approval=pb.APPROVAL_POLICY_NONE)
+    execution_id = await client.submit(to_deliberate(INTRUDING, repository))
     events = await client.events(execution_id)
     results = [body["result"] for body in bodies(events, "tool_finished")]
     tried = next(result for result in results if result["operation"] == "shell_run_command")
@@ -238,18 +167,15 @@ async def test_an_agent_cannot_approve_itself(client: Client, tmp_path: Path, fl
 
 @pytest.mark.slow  # quick: unit/test_repository_memory.py
 async def test_entities_chosen_at_submission_are_seen_at_the_gate(
-    fleet: FleetUnderTest, client: Client, model_server: ScriptedModelServer, tmp_path: Path
+    fleet: FleetUnderTest, client: Client, model_server: ScriptedModelServer, repository: Path
 ) -> None:
     word = f"Zephyr{uuid.uuid4().hex[:8]}"
     knowledge = pytest.importorskip("swe_ai_fleet.extensions.knowledge.client")
     async with knowledge.ContextServiceClient(fleet.running.context, fleet.running.context_token) as memories:
         await memories.remember(Memory(namespace=f"agent:{word}", text=f"{word} greets with a comma."))
-    execution_id = await client.submit(
-        PROPOSING,
-        make_repository(tmp_path / "repository", HELLO_FILES),
-        memory=pb.MemoryOptions(read=True, namespaces=[f"agent:{word}"], entities=[word, "Nothing Known"]),
-    )
-    (asked,) = (await client.asked(execution_id)).pending_approvals
+    memory = pb.MemoryOptions(read=True, namespaces=[f"agent:{word}"], entities=[word, "Nothing Known"])
+    execution_id = await client.submit(proposing(repository, word, memory=memory))
+    (asked,) = (await client.until(execution_id, "approval_requested")).pending_approvals
     found = asked.memory_results
     assert (found.coverage, list(found.gaps)) == (50.0, ["Nothing Known"])
     assert f"{word} greets with a comma." in found.content
@@ -257,7 +183,7 @@ async def test_entities_chosen_at_submission_are_seen_at_the_gate(
     await client.resolve(execution_id, "APPROVED")
     events = await client.events(execution_id)
     # Its words are nothing like the task's, and yet the agent was told.
-    started = next(json.loads(event.payload_json) for event in events if event.type == "run_started")
+    started = bodies(events, "run_started")[0]
     assert f"{word} greets with a comma." in json.dumps(started["messages"])
-    gathered = next(json.loads(event.payload_json) for event in events if event.type == "context_gathered")
+    gathered = bodies(events, "context_gathered")[0]
     assert "no memories about Nothing Known" in gathered["context"]["omitted"]

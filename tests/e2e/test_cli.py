@@ -12,26 +12,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import grpc.aio
 import nats
 import psutil
 import pytest
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from fleet.orchestrator.v1.orchestrator_pb2_grpc import OrchestratorServiceStub
 from swe_ai_fleet.cli.client import FleetClient, connect
 from swe_ai_fleet.cli.screen import CommandFault
 from swe_ai_fleet.testing.repositories import git, make_repository
 from tests.conftest import FleetUnderTest
+from tests.fleet_client import connected
 from tests.fleet_command import SECONDS, Ran, Shell, ended
 from tests.scripts import FAILING, GREETINGS, HELLO, HELLO_FILES, SLEEP, SLEEPING
 
 CHECK = "python3 -c 'import utils; assert utils.hello_world() == \"Hello, World!\"'"
-
-
-@pytest.fixture
-def repository(tmp_path: Path) -> Path:
-    return make_repository(tmp_path / "repository", HELLO_FILES)
 
 
 @pytest.fixture
@@ -186,7 +180,7 @@ async def test_a_task_is_only_submitted_and_again_and_not_where_nothing_can_be_t
     assert none.code == 2 and "--agents" in none.err
     module = make_repository(tmp_path / "module", {"go.mod": "module example.org/x\n"})
     missing = await shell.fleet("run", "--repo", str(module), "x", PATH="")
-    assert missing.code == 3 and "this machine has no go, which go.mod asks for" in missing.err
+    assert missing.code == 3 and "this machine has no go, which go.mod needs" in missing.err
     assert "--no-detect" in missing.err and "execution" not in missing.err
 
 
@@ -203,7 +197,7 @@ async def test_ctrl_c_cancels_a_run_and_leaves_what_is_only_watched(
     await leaver.stderr.readuntil(b"started with")
     leaver.send_signal(signal.SIGINT)
     left = await ended(leaver)
-    assert left.code == 4 and "goes on" in left.err
+    assert left.code == 4 and "continues" in left.err
     shown = (await shell.fleet("show", "--json", name)).document
     assert (shown["status"], shown["finished_at"]) == ("in_progress", "")
     running.send_signal(signal.SIGINT)
@@ -274,19 +268,18 @@ async def test_up_serves_until_it_is_told_to_stop(elsewhere: Shell, warm: str, r
         assert attached.code == 0 and f"attached to the fleet at {card['address']}" in attached.err
         # What clients of the earlier system send: the record has no repository.
         request = pb.DeliberateRequest(task_id="old", task_description=HELLO, role="DEV", rounds=1, num_agents=1)
-        token = (("authorization", f"Bearer {(elsewhere.home / 'token').read_text().strip()}"),)
-        async with grpc.aio.insecure_channel(card["address"]) as channel:
-            stub: Any = OrchestratorServiceStub(channel)
-            reply = await stub.Deliberate(request, metadata=token, timeout=SECONDS)
+        token = (elsewhere.home / "token").read_text().strip()
+        async with connected({"address": card["address"], "token": token}) as caller:
+            reply = await caller.stub.Deliberate(request, **caller.call)
         assert (reply.status, reply.winner_id) == (pb.DELIBERATION_STATUS_COMPLETED, "agent-dev-1")
         cut_off = await elsewhere.start("run", "--repo", str(repository), "--agents", "1", "--task-id", "cut", SLEEP)
-        async with connect(card["address"], (elsewhere.home / "token").read_text().strip()) as client:
+        async with connect(card["address"], token) as client:
             await at_work(client, "cut")
     finally:
         process.send_signal(signal.SIGTERM)
     stopped = await ended(process)
     told = await ended(cut_off)
-    assert told.code == 3 and "the task is kept, and goes on once the fleet runs again" in told.err
+    assert told.code == 3 and "the task is stored, and continues once the fleet runs again" in told.err
     lines = [json.loads(line) for line in stopped.err.splitlines()]
     warned = {line["event"] for line in lines if line["level"] != "debug"}
     assert (stopped.code, warned) == (0, {"mcp.incomplete", "operator_tools.missing"})
@@ -303,3 +296,31 @@ def _uses(process: psutil.Process, text: str) -> bool:
         return text in " ".join(process.cmdline())
     except psutil.Error:
         return False
+
+
+# --- `fleet up --vllm` from the outside: a model server that it starts, uses and takes along ---
+
+
+@pytest.mark.slow
+async def test_the_fleet_uses_the_server_and_takes_it_along(tmp_path: Path) -> None:
+    options = ("--vllm", "org/qwen3-8b", "--vllm-drain", "1", "--vllm-args", f"--state {tmp_path}")
+    double = str(Path(__file__).parents[1] / "vllm_double")
+    more = {"FLEET_LISTEN": "127.0.0.1:0", "FLEET_HTTP_LISTEN": "off", "PYTHONPATH": double}
+    process = await Shell(home=tmp_path / "home", more=more).start("up", "--json", *options)
+    try:
+        assert process.stdout is not None
+        async with asyncio.timeout(SECONDS):
+            card = json.loads(await process.stdout.readline())
+        start = json.loads((tmp_path / "start-0").read_text())
+        port = start["argv"][start["argv"].index("--port") + 1]
+        assert card["model_url"] == f"http://127.0.0.1:{port}/v1"
+        assert all(psutil.pid_exists(pid) for pid in start["pids"])
+        process.send_signal(signal.SIGTERM)
+        async with asyncio.timeout(SECONDS):
+            _, told = await process.communicate()
+        assert process.returncode == 0, told.decode()[-4000:]
+        assert not any(psutil.pid_exists(pid) for pid in start["pids"])
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()

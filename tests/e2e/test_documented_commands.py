@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-import ast
-import asyncio
 import hashlib
 import json
 import os
@@ -16,15 +14,14 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import CodeType, FunctionType
 from typing import Any
 
 import pytest
 
 from swe_ai_fleet.testing.repositories import make_repository
 from tests.conftest import FleetUnderTest
-from tests.documented import HERE, LIBRARY, blocks, run_by
-from tests.fleet_command import Ran, ended
+from tests.documented import HERE, LIBRARY, blocks, run_by, run_python
+from tests.fleet_command import Ran, ran
 from tests.scripts import HELLO, HELLO_FILES
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -73,16 +70,7 @@ class Reader:
     variables: Mapping[str, str]
 
     async def runs(self, script: str) -> Ran:
-        return await ended(
-            await asyncio.create_subprocess_exec(
-                *("bash", "-euo", "pipefail", "-c", script),
-                cwd=self.repository,
-                env={**os.environ, **self.variables},
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-            )
-        )
+        return await ran("bash", "-euo", "pipefail", "-c", script, cwd=self.repository, **self.variables)
 
 
 @pytest.fixture(scope="module")
@@ -120,10 +108,10 @@ async def test_the_block_does_what_it_says(document: str, place: int, reader: Re
     own = replace(reader, repository=Path(shutil.copytree(reader.repository, tmp_path / "app")))
     for word, meant in STANDS_FOR.get(document, {}).items():
         script = script.replace(word, meant.format(**reader.variables, PWD=own.repository))
-    ran = await own.runs(script)
-    assert ran.code == 0, f"{script}\n{ran.out}{ran.err}"
-    assert PRINTED.get((document, place), "") in ran.out + ran.err
-    assert "Traceback" not in ran.err
+    told = await own.runs(script)
+    assert told.code == 0, f"{script}\n{told.out}{told.err}"
+    assert PRINTED.get((document, place), "") in told.out + told.err
+    assert "Traceback" not in told.err
 
 
 @pytest.mark.parametrize(("document", "place"), run_by(LIBRARY))
@@ -139,9 +127,5 @@ async def test_the_library_block_runs(
     for word, meant in {"/srv/app": str(reader.repository), "path/to/directory": ".", "greet-1": tmp_path.name}.items():
         text = text.replace(word, meant)
     names: dict[str, Any] = {}
-    code = compile(text, document, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-    assert isinstance(code, CodeType)
-    done = FunctionType(code, names)()
-    if done is not None:
-        await done
+    await run_python(text, names)
     assert names

@@ -38,7 +38,12 @@ async def test_a_leaked_secret_is_erased_from_a_fleet_at_work(
         assert len(await everywhere(log, marker, home)) > 5
         before = await shell.fleet("audit", "verify", name, "--json")
         dry = await shell.fleet("erase", "execution", name, "--reason", "a key", "--dry-run")
-        assert dry.code == 0 and "AGENT_EVENTS" in dry.out and "OBJ_agent-blobs" in dry.out and "would go" in dry.out
+        assert (
+            dry.code == 0
+            and "AGENT_EVENTS" in dry.out
+            and "OBJ_agent-blobs" in dry.out
+            and "would be erased" in dry.out
+        )
         erased = await shell.fleet("erase", "execution", name, "--reason", "a key was printed", "--json")
         assert (erased.code, erased.document["record_id"]) == (0, execution), erased.err
         assert not (left := await everywhere(log, marker, home)), left

@@ -17,29 +17,13 @@ import yaml
 
 from swe_ai_fleet.testing import ScriptedModelServer
 from swe_ai_fleet.testing.repositories import git, make_repository
+from tests.cluster import whole_way
 from tests.conftest import FleetUnderTest
-from tests.fleet_command import Ran, Shell, ended
+from tests.fleet_command import Shell, ran
 from tests.scripts import HELLO, HELLO_FILES
 
 pytestmark = pytest.mark.slow
 EXAMPLES = Path(__file__).parents[2] / "examples"
-
-
-async def ran(*command: str, cwd: Path = EXAMPLES, **variables: str) -> Ran:
-    process = await asyncio.create_subprocess_exec(
-        *command,
-        cwd=cwd,
-        env={**os.environ, **variables},
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    return await ended(process)
-
-
-@pytest.fixture
-def repository(tmp_path: Path) -> Path:
-    return make_repository(tmp_path / "repository", HELLO_FILES)
 
 
 async def _stands(fleet: FleetUnderTest, task_id: str, said: str) -> None:
@@ -55,12 +39,12 @@ async def _stands(fleet: FleetUnderTest, task_id: str, said: str) -> None:
 async def test_the_python_client_prints_the_patch(fleet: FleetUnderTest, repository: Path) -> None:
     running, name = fleet.running, f"v1.2-{uuid.uuid4().hex[:8]}"
     arguments = (running.address, running.token, str(repository), HELLO)
-    told = await ran(sys.executable, "python_client.py", *arguments, name)
+    told = await ran(sys.executable, "python_client.py", *arguments, name, cwd=EXAMPLES)
     assert told.code == 0, told.err
     await _stands(fleet, name, told.err)
     assert "append_file" in told.err
     assert "+def hello_world():" in told.out
-    missing = await ran(sys.executable, "python_client.py")
+    missing = await ran(sys.executable, "python_client.py", cwd=EXAMPLES)
     assert (missing.code, "python examples/python_client.py" in missing.err) == (1, True)
 
 
@@ -120,9 +104,55 @@ async def test_the_node_client_follows_to_the_end(fleet: FleetUnderTest, reposit
     running = fleet.running
     arguments = ("node_client/client.js", running.address, running.token, str(repository), HELLO)
     name = f"v1.3-{uuid.uuid4().hex[:8]}"
-    told = await ran(node, *arguments, name, NODE_PATH=modules)
+    told = await ran(node, *arguments, name, cwd=EXAMPLES, NODE_PATH=modules)
     assert told.code == 0, told.err
     await _stands(fleet, name, told.err)
     assert json.loads(told.out)["status"] == "DELIBERATION_STATUS_COMPLETED"
-    wrong = await ran(node, *arguments[:2], "wrong", *arguments[3:], NODE_PATH=modules)
+    wrong = await ran(node, *arguments[:2], "wrong", *arguments[3:], cwd=EXAMPLES, NODE_PATH=modules)
     assert (wrong.code, "UNAUTHENTICATED" in wrong.err) == (1, True)
+
+
+# --- what the Jobs in `deploy/k8s/tests` and the pipelines in `examples` run, tried against a fleet on this machine
+
+
+SUBMIT = Path(__file__).parents[2] / "examples" / "pipelines" / "submit.sh"
+
+
+def _told(fleet: FleetUnderTest, monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
+    monkeypatch.setenv("FLEET_SERVER", fleet.running.address)
+    monkeypatch.setenv("FLEET_TOKEN", fleet.running.token)
+    monkeypatch.setenv("FLEET_HOME", str(home))
+
+
+@pytest.mark.slow
+async def test_the_whole_way_ends_with_a_patch(
+    fleet: FleetUnderTest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    _told(fleet, monkeypatch, tmp_path / "home")
+    patch = await asyncio.to_thread(whole_way.go, tmp_path, agents=1)
+    assert "+def hello_world():" in patch
+    monkeypatch.setenv("FLEET_TOKEN", "of somebody else")
+    with pytest.raises(whole_way.Astray, match="token"):
+        await asyncio.to_thread(whole_way.go, tmp_path / "again", agents=1)
+
+
+@pytest.mark.slow
+async def test_the_script_of_the_pipelines_leaves_a_patch_that_applies(
+    fleet: FleetUnderTest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    _told(fleet, monkeypatch, tmp_path / "home")
+    repository, work = make_repository(tmp_path / "repository", HELLO_FILES), tmp_path / "work"
+    work.mkdir()
+    # In its container /scratch is a volume.
+    script = SUBMIT.read_text().replace("/scratch/", f"{work}/")
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    chosen = {"TASK": HELLO, "REPOSITORY": str(repository), "REVISION": git(repository, "branch", "--show-current")}
+    executions = set[str]()
+    for _ in range(2):
+        # A step that is run again finds the same execution.
+        told = await ran("sh", "-c", script, PATH=path, TASK_ID="pipeline-1", AGENTS="1", **chosen)
+        assert told.code == 0, told.out + told.err
+        executions.add(json.loads((work / "result.json").read_text())["execution_id"])
+    assert len(executions) == 1
+    git(repository, "apply", "--index", "--", str(work / "change.patch"))
+    assert "def hello_world" in (repository / "utils.py").read_text()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import sys
 import uuid
 from collections.abc import AsyncIterator, Mapping
@@ -19,8 +18,8 @@ from websockets.exceptions import ConnectionClosed
 
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.testing import ScriptedModelServer
-from swe_ai_fleet.testing.repositories import make_repository
-from tests.scripts import HELLO_FILES, SLOW
+from tests.fleet_command import program
+from tests.scripts import SLOW
 from tests.secured import free_port
 
 
@@ -28,15 +27,12 @@ from tests.secured import free_port
 async def _process(
     module: str, variables: Mapping[str, str], answers: str
 ) -> AsyncIterator[asyncio.subprocess.Process]:
-    """A service in a process of its own, from when its port answers; killed at the end if it is still there."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", module), env={**os.environ, **variables}, stderr=asyncio.subprocess.DEVNULL
-    )
-    host, _, port = answers.rpartition(":")
-    try:
+    """A service in a process of its own, from when its port answers."""
+    log, (host, _, port) = Path(f"{variables['FLEET_HOME']}.log"), answers.rpartition(":")
+    async with program(sys.executable, "-m", module, log=log, **variables) as process:
         async with asyncio.timeout(60):
             while True:
-                assert process.returncode is None, module
+                assert process.returncode is None, log.read_text()[-3000:]
                 try:
                     _, writer = await asyncio.open_connection(host, int(port))
                     writer.close()
@@ -44,10 +40,6 @@ async def _process(
                 except OSError:
                     await asyncio.sleep(0.05)
         yield process
-    finally:
-        if process.returncode is None:
-            process.terminate()
-        await process.wait()
 
 
 class Watcher:
@@ -88,9 +80,8 @@ class Watcher:
 
 @pytest.mark.slow
 async def test_whatever_dies_watchers_are_told_everything_once(
-    model_server: ScriptedModelServer, tmp_path: Path
+    model_server: ScriptedModelServer, repository: Path, tmp_path: Path
 ) -> None:
-    repository = make_repository(tmp_path / "repository", HELLO_FILES)
     grpc_port, context_port, http_port = free_port(), free_port(), free_port()
     address, http = f"127.0.0.1:{grpc_port}", f"127.0.0.1:{http_port}"
     async with EmbeddedNats(tmp_path / "nats") as nats:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import ast
 import asyncio
 import json
 import os
 import re
 import shlex
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,46 +18,37 @@ import pytest
 from swe_ai_fleet.domain.audit import verify
 from swe_ai_fleet.testing import ScriptedModelServer
 from swe_ai_fleet.testing.repositories import git, make_repository
-from tests.conftest import FleetUnderTest
+from tests.documented import blocks, run_python
 from tests.environments import home_at
-from tests.fleet_command import WARM
+from tests.fleet_command import ended, ran
 from tests.scripts import HELLO_FILES, HELLO_OPERATIONS
 
 ROOT = Path(__file__).parents[2]
-README = (ROOT / "README.md").read_text()
 
 
-def _block(language: str, beginning: str) -> str:
-    """The first code block of a language that begins with these words."""
-    blocks = re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
-    return next(block for block in blocks if block.startswith(beginning))
+def _block(beginning: str) -> str:
+    """The first code block that begins with these words."""
+    return next(text for _, text in blocks("README.md") if text.startswith(beginning))
 
 
-async def _run(command: str, *, cwd: Path, variables: dict[str, str]) -> str:
-    process = await asyncio.create_subprocess_exec(
-        *shlex.split(command),
-        cwd=cwd,
-        env={**os.environ, **variables},
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-    )
-    output, _ = await process.communicate()
-    assert process.returncode == 0, f"{command}\n{output.decode()}"
-    return output.decode()
+async def _run(command: str, **surroundings: Any) -> str:
+    """What a command printed."""
+    told = await ran(*shlex.split(command), **surroundings)
+    assert told.code == 0, f"{command}\n{told.out}{told.err}"
+    return told.out + told.err
 
 
 async def test_the_library_example(model_server: ScriptedModelServer, tmp_path: Path) -> None:
     clone = make_repository(tmp_path / "clone", HELLO_FILES)
-    example = _block("python", "from swe_ai_fleet import ToolEnabledAgent")
+    example = _block("from swe_ai_fleet import ToolEnabledAgent")
     example = example.replace("path/to/clone", str(clone)).replace("http://127.0.0.1:8000/v1", model_server.url)
     os.environ["FLEET_HOME"] = str(home_at(tmp_path / "home"))
     try:
-        names: dict[str, object] = {}
-        code = compile(example, "README.md", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-        await eval(code, names)  # the README is ours
+        names: dict[str, Any] = {}
+        await run_python(example, names)
     finally:
         del os.environ["FLEET_HOME"]
-    result: Any = names["result"]
+    result = names["result"]
     assert (result.success, result.error, result.verdict) == (True, None, "verified")
     assert tuple(f"{one['tool']}_{one['operation']}" for one in result.operations) == HELLO_OPERATIONS
     assert result.artifacts["files_changed"] == ["utils.py"] and result.artifacts["tests"]["passed"] == 2
@@ -69,34 +61,52 @@ async def test_the_library_example(model_server: ScriptedModelServer, tmp_path: 
 async def test_the_tour_is_walked_in_a_fresh_home() -> None:
     """Two terminals, the second one with the same PATH and nothing else; the model is the scripted one of the tour."""
     installed = Path(sys.executable).parents[1]
-    said = await _run(f"{sys.executable} scripts/tour.py --installed {installed}", cwd=ROOT, variables={})
-    assert said.count("\n0  ") == len(_block("sh", "fleet doctor").strip().splitlines())
+    said = await _run(f"{sys.executable} scripts/tour.py --installed {installed}", cwd=ROOT)
+    assert said.count("\n0  ") == len(_block("fleet doctor").strip().splitlines())
     assert re.search(r"from git clone to the first delivered change: \d+ s", said)
 
 
-@pytest.mark.timeout(600)
-async def test_the_quick_tour(fleet: FleetUnderTest, warm: str, tmp_path: Path) -> None:
-    # The same program, loaded once for all of its commands.
-    program = tmp_path / "bin/fleet"
-    program.parent.mkdir()
-    program.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S {WARM} {warm} "$@"\n')
-    program.chmod(0o755)
-    repository = make_repository(tmp_path / "repository", HELLO_FILES)
-    variables = {
-        "PATH": f"{program.parent}:{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "FLEET_HOME": str(fleet.settings.home),
-        "FLEET_MODEL_URL": fleet.settings.model_url,
-        "FLEET_MODEL": fleet.settings.model,
-    }
-    outputs = [
-        await _run(command, cwd=repository, variables=variables)
-        for command in _block("sh", "fleet doctor").strip().splitlines()
-    ]
-    assert "agent-dev-1" in outputs[3]
-    assert "intact" in outputs[5]
-    assert "files_repo_map" in outputs[6]
-    assert "utils.py" in outputs[7]
-    assert "utils.py" in outputs[8]
-    assert "Outcome: completed" in outputs[10]
-    assert "rated 5 of 5" in outputs[11]
-    assert "agents: " in outputs[12]
+# --- the demonstration, run as a newcomer runs it ---
+
+
+CARD = re.compile(
+    r"^rank: (\d)\s+candidate: (agent-dev-\d)\s+verdict: (verified|unverified|refuted)\s+score: ([01]\.\d+)"
+    r"\s+(checks: .*?)(?=^rank: |\n\n)",
+    re.MULTILINE | re.DOTALL,
+)
+
+
+@pytest.fixture
+def short() -> Iterator[Path]:
+    """A temporary directory whose path leaves room for Ray's sockets below it."""
+    with tempfile.TemporaryDirectory(prefix="d") as directory:
+        yield Path(directory)
+
+
+@pytest.mark.slow  # quick: test_cli.py, which has such a ranking and a fleet that leaves nothing behind
+async def test_the_evidence_picks_the_winner(short: Path) -> None:
+    kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+    piped = {"stdin": asyncio.subprocess.DEVNULL} | dict.fromkeys(("stdout", "stderr"), asyncio.subprocess.PIPE)
+    command = (sys.executable, "-m", "swe_ai_fleet.cli.demo")
+    shown = await ended(
+        await asyncio.create_subprocess_exec(*command, env={**kept, "TMPDIR": str(short)}, cwd=short, **piped)
+    )
+    out = shown.out
+    assert shown.code == 0, out + shown.err
+    assert "SCRIPTED" in out
+    rows = [match.groups() for match in CARD.finditer(out)]
+    assert [row[0] for row in rows] == ["1", "2", "3"]
+    evidence = {row[1]: (row[2] == "verified", "lint ok" in row[4], float(row[3])) for row in rows}
+    best, sloppy, failing = evidence.values()
+    assert best[:2] == (True, True)
+    assert sloppy[:2] == (True, False)
+    assert failing[0] is False
+    assert best[2] > sloppy[2] > failing[2]
+    winner = rows[0][1]
+    assert f"verified: {winner} won" in out
+    assert f"Fleet-Agent: {winner}" in out
+    assert f'"winner": "{winner}"' in out and "agent.results.demo (" in out
+    assert out.count(" intact") == 3 and "BROKEN" not in out
+    assert "fleet run --local --repo ." in out
+    # Nothing is left, but for the directory that all fleets of a user share.
+    assert [path.name for path in short.glob("fleet-*") if path.name != f"fleet-{os.getuid()}"] == []

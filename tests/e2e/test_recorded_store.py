@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from swe_ai_fleet.testing.repositories import git
-from tests.e2e.test_approvals import bodies
+from tests.fleet_client import bodies
 from tests.recorded_store import REPOSITORY, STORES, serving_store
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]

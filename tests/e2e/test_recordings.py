@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-import uuid
 from pathlib import Path
 from typing import Any
 
 import pytest
 from atif import Trajectory
 
-from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from swe_ai_fleet.cli.client import connect
 from swe_ai_fleet.testing import ScriptedModelServer
 from swe_ai_fleet.testing.repositories import make_repository
 from tests.conftest import FleetUnderTest
+from tests.fleet_client import connected, to_deliberate
 from tests.fleet_command import Shell
 from tests.scripts import HELLO, HELLO_FILES, HELLO_OPERATIONS
 
@@ -26,18 +24,10 @@ AGENT = "agent-dev-1"
 async def recorded(fleet: FleetUnderTest, tmp_path_factory: pytest.TempPathFactory) -> str:
     """The execution of one agent that added a function, tested and committed it; its tokens are recorded."""
     repository = make_repository(tmp_path_factory.mktemp("recorded") / "r", HELLO_FILES)
-    async with connect(fleet.running.address, fleet.running.token) as client:
-        request = pb.DeliberateRequest(
-            task_id=f"recorded-{uuid.uuid4().hex[:8]}",
-            task_description=HELLO,
-            repo=pb.RepoRef(path=str(repository)),
-            num_agents=1,
-            model_profile="recorded",
-        )
-        submitted = await client.submit(pb.SubmitTaskRequest(deliberate=request))
-        kinds = [event.type async for event in client.events(submitted.execution_id)]
-    assert kinds[-1] == "execution_finished"
-    return submitted.execution_id
+    async with connected({"address": fleet.running.address, "token": fleet.running.token}) as client:
+        execution_id = await client.submit(to_deliberate(HELLO, repository, model_profile="recorded"))
+        assert (await client.events(execution_id))[-1].type == "execution_finished"
+    return execution_id
 
 
 async def exported(shell: Shell, recorded: str, kind: str) -> str:

@@ -12,17 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import grpc.aio
 import pytest
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from fleet.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
 from swe_ai_fleet.domain.job import this_release
 from swe_ai_fleet.testing import ScriptedModelServer
-from swe_ai_fleet.testing.repositories import make_repository
-from tests.e2e.test_replicas import Replica, task
-from tests.e2e.test_restart import serving
-from tests.scripts import HELLO, HELLO_FILES, SLEEP
+from tests.fleet_client import Client, connected, serving, to_orchestrate
+from tests.scripts import HELLO, SLEEP
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -93,45 +89,39 @@ async def cluster(**more: str) -> AsyncIterator[Cluster]:
         await process.wait()
 
 
-async def status(one: Replica) -> pb.GetStatusResponse:
+async def status(one: Client) -> pb.GetStatusResponse:
     return await one.stub.GetStatus(pb.GetStatusRequest(include_fleet=True, include_stats=True), **one.call)
 
 
-async def until(one: Replica, found: Any) -> pb.GetStatusResponse:
+async def until(one: Client, found: Any) -> pb.GetStatusResponse:
     async with asyncio.timeout(90):
         while not found(told := await status(one)):
             await asyncio.sleep(0.2)
         return told
 
 
-async def ended(one: Replica, execution_id: str) -> pb.Execution:
+async def ended(one: Client, execution_id: str) -> pb.Execution:
     await one.events(execution_id)
     return await one.execution(execution_id)
 
 
-async def drained(one: Replica, node_id: str, **more: Any) -> pb.DrainResponse:
+async def drained(one: Client, node_id: str, **more: Any) -> pb.DrainResponse:
     request = pb.DrainRequest(target=pb.DRAIN_TARGET_NODE, name=node_id, **more)
     return await one.stub.Drain(request, **one.call)
 
 
 async def test_work_waits_for_hosts_that_fit_and_leaves_nodes_that_are_drained(
-    model_server: ScriptedModelServer, tmp_path: Path
+    model_server: ScriptedModelServer, repository: Path, tmp_path: Path
 ) -> None:
     (earlier := tmp_path / "earlier").mkdir()
     (earlier / "sitecustomize.py").write_text(_EARLIER)
     (home := tmp_path / "home").mkdir()
-    repository = make_repository(tmp_path / "repository", HELLO_FILES)
     async with cluster() as ray:
         old = await ray.add(PYTHONPATH=str(earlier))
         told = {"FLEET_RAY_ADDRESS": ray.address, "FLEET_RAY_RESOURCES": '{"agent_host": 1}'}
         told |= {"FLEET_AGENTS_PER_ACTOR": "2", "RAY_AUTH_MODE": "", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1"}
-        async with (
-            serving(home, model_server.url, **told) as (process, card),
-            grpc.aio.insecure_channel(card["address"]) as channel,
-        ):
-            call = {"metadata": (("authorization", f"Bearer {card['token']}"),), "timeout": 90}
-            fleet = Replica(process=process, stub=pb_grpc.OrchestratorServiceStub(channel), call=call)
-            waiting = await fleet.submit(task(HELLO, repository))
+        async with serving(home, model_server.url, **told) as (_, card), connected(card) as fleet:
+            waiting = await fleet.submit(to_orchestrate(HELLO, repository))
             seen = await until(fleet, lambda told: any(node.unfit for node in told.nodes))
             (unfit,) = [node for node in seen.nodes if node.unfit]
             assert unfit.node_id == old
@@ -144,11 +134,11 @@ async def test_work_waits_for_hosts_that_fit_and_leaves_nodes_that_are_drained(
             assert (await ended(fleet, waiting)).status == pb.DELIBERATION_STATUS_COMPLETED
             assert {host.node_id for host in (await status(fleet)).hosts if host.node_id} == {new}
 
-            sleeping = await fleet.submit(task(SLEEP, repository))
+            sleeping = await fleet.submit(to_orchestrate(SLEEP, repository))
             await fleet.until(sleeping, "tool_started")
             assert (await drained(fleet, new)).waits_for
             third = await ray.add()
-            assert (await ended(fleet, await fleet.submit(task(HELLO, repository)))).status == (
+            assert (await ended(fleet, await fleet.submit(to_orchestrate(HELLO, repository)))).status == (
                 pb.DELIBERATION_STATUS_COMPLETED
             )
             seen = await status(fleet)
@@ -163,6 +153,6 @@ async def test_work_waits_for_hosts_that_fit_and_leaves_nodes_that_are_drained(
                 while (await drained(fleet, new, within_seconds=1)).waits_for:
                     await asyncio.sleep(0.2)
             assert {host.node_id for host in (await status(fleet)).hosts if host.node_id} == {third}
-            await fleet.stub.CancelExecution(pb.CancelExecutionRequest(execution_id=sleeping), **fleet.call)
+            await fleet.cancel(sleeping)
             events = await fleet.events(sleeping)
             assert [event.type for event in events].count("run_reassigned") == 1

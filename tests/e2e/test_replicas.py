@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import uuid
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import grpc.aio
 import pytest
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from fleet.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.testing import ScriptedModelServer
-from swe_ai_fleet.testing.repositories import git, make_repository
+from swe_ai_fleet.testing.repositories import git
 from swe_ai_fleet.watching.events import verify_events
-from tests.e2e.test_restart import serving
-from tests.scripts import HELLO_FILES, PROPOSING, SLOW
+from tests.fleet_client import Client, bodies, serving, to_orchestrate
+from tests.scripts import PROPOSING, SLOW
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -50,45 +45,15 @@ async def agree(one: Replica, two: Replica, execution_id: str) -> None:
             await asyncio.sleep(0.05)
 
 
-@pytest.fixture
-def repository(tmp_path: Path) -> Path:
-    return make_repository(tmp_path / "repository", HELLO_FILES)
-
-
-@dataclass(kw_only=True)
-class Replica:
-    """One orchestrator process and a client of it."""
+class Replica(Client):
+    """A client of one of them, and its process."""
 
     process: asyncio.subprocess.Process
-    stub: pb_grpc.OrchestratorServiceStub
-    call: dict[str, Any]
-
-    async def submit(self, request: pb.OrchestrateRequest | pb.DeliberateRequest) -> str:
-        kind = "orchestrate" if isinstance(request, pb.OrchestrateRequest) else "deliberate"
-        submitted = pb.SubmitTaskRequest(**{kind: request})  # type: ignore[arg-type]
-        return (await self.stub.SubmitTask(submitted, **self.call)).execution_id
-
-    async def execution(self, execution_id: str) -> pb.Execution:
-        request = pb.GetExecutionRequest(execution_id=execution_id)
-        return (await self.stub.GetExecution(request, **self.call)).execution
-
-    async def until(self, execution_id: str, kind: str) -> None:
-        """Watch until an event of a kind comes."""
-        request = pb.StreamExecutionRequest(execution_id=execution_id)
-        async for event in self.stub.StreamExecution(request, **self.call):
-            if event.type == kind:
-                return
-        raise AssertionError(f"it ended without {kind}")
 
     async def listed(self) -> list[tuple[str, int, int, str]]:
         """What it says of every execution."""
         reply = await self.stub.ListExecutions(pb.ListExecutionsRequest(page_size=100), **self.call)
         return [(entry.execution_id, entry.status, entry.finished_at_ms, entry.winner_id) for entry in reply.executions]
-
-    async def events(self, execution_id: str) -> list[pb.ExecutionEvent]:
-        """All of them, once the execution has ended."""
-        request = pb.StreamExecutionRequest(execution_id=execution_id)
-        return [event async for event in self.stub.StreamExecution(request, **self.call)]
 
 
 @asynccontextmanager
@@ -104,25 +69,16 @@ async def replica(home: Path, nats: EmbeddedNats, model_url: str) -> AsyncIterat
         serving(home, model_url, **variables) as (process, card),
         grpc.aio.insecure_channel(card["address"]) as channel,
     ):
-        metadata = (("authorization", f"Bearer {card['token']}"),)
-        stub = pb_grpc.OrchestratorServiceStub(channel)
-        yield Replica(process=process, stub=stub, call={"metadata": metadata, "timeout": 180})
+        replica = Replica(channel, card["token"])
+        replica.process = process
+        yield replica
 
 
-def task(text: str, repository: Path, **fields: Any) -> pb.OrchestrateRequest:
-    return pb.OrchestrateRequest(
-        task_id=f"replicas-{uuid.uuid4().hex[:8]}",
-        task_description=text,
-        repo=pb.RepoRef(path=str(repository)),
-        options=pb.OrchestratorOptions(num_agents=1),
-        **fields,
-    )
-
-
-async def test_what_a_killed_one_drove_is_ended_by_the_other(model_server: ScriptedModelServer, tmp_path: Path) -> None:
+async def test_what_a_killed_one_drove_is_ended_by_the_other(
+    model_server: ScriptedModelServer, repository: Path, tmp_path: Path
+) -> None:
     """Each has a home and a Ray of its own."""
-    repository = make_repository(tmp_path / "repository", HELLO_FILES)
-    wanted = task(SLOW, repository)
+    wanted = to_orchestrate(SLOW, repository)
     async with (
         EmbeddedNats(tmp_path / "nats") as nats,
         replica(tmp_path / "one", nats, model_server.url) as one,
@@ -137,11 +93,11 @@ async def test_what_a_killed_one_drove_is_ended_by_the_other(model_server: Scrip
         assert reply.status == pb.DELIBERATION_STATUS_COMPLETED
         assert git(repository, "rev-parse", reply.branch) == reply.commit_sha
         events = await two.events(execution_id)
-        claims = [json.loads(event.payload_json) for event in events if event.type == "execution_claimed"]
+        claims = bodies(events, "execution_claimed")
         assert [claim["generation"] for claim in claims] == [1, 2]
         assert all(str(each.process.pid) in claim["owner"] for each, claim in zip((one, two), claims, strict=True))
         # The conversation went on where it was: nothing that had been answered was asked again.
-        steps = [json.loads(event.payload_json)["step"] for event in events if event.type == "model_replied"]
+        steps = [body["step"] for body in bodies(events, "model_replied")]
         assert steps == sorted(set(steps))
         assert all(verdict.intact for verdict in verify_events(events))
 
@@ -150,17 +106,13 @@ async def test_a_task_of_one_is_watched_approved_and_fetched_through_the_other(
     pair: tuple[Replica, Replica], repository: Path
 ) -> None:
     one, two = pair
-    wanted = task(PROPOSING, repository, approval=pb.APPROVAL_POLICY_PLAN)
+    wanted = to_orchestrate(PROPOSING, repository, approval=pb.APPROVAL_POLICY_PLAN)
     execution_id = await one.submit(wanted)
-    await two.until(execution_id, "approval_requested")
-    (asked,) = (await two.execution(execution_id)).pending_approvals
+    (asked,) = (await two.until(execution_id, "approval_requested")).pending_approvals
     assert asked.proposal.startswith("Append hello_world")
     assert (await two.submit(wanted)) == execution_id
 
-    answer = pb.ResolveApprovalRequest(
-        execution_id=execution_id, approval_id=asked.approval_id, decision=pb.APPROVAL_DECISION_APPROVED, approver="ada"
-    )
-    await two.stub.ResolveApproval(answer, **two.call)
+    await two.resolve(execution_id, "APPROVED", approval_id=asked.approval_id, approver="ada")
     events = await two.events(execution_id)
     assert [event.sequence for event in events] == [event.sequence for event in await one.events(execution_id)]
     assert all(verdict.intact for verdict in verify_events(events))

@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import os
-import signal
 import ssl
-import sys
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import nats
@@ -20,39 +15,11 @@ from swe_ai_fleet.cli.client import connect
 from swe_ai_fleet.runtime.channels import ChannelTls
 from swe_ai_fleet.testing import ScriptedModelServer
 from swe_ai_fleet.testing.repositories import make_repository
+from tests.fleet_client import serving
 from tests.scripts import HELLO, HELLO_FILES
 from tests.secured import SecuredNats, secured_nats
 
 pytestmark = pytest.mark.slow
-
-
-@asynccontextmanager
-async def _serving(directory: Path, model_url: str) -> AsyncIterator[tuple[dict[str, object], Path]]:
-    variables = {
-        "FLEET_MODEL_URL": model_url,
-        "FLEET_MODEL": "scripted",
-        "FLEET_LISTEN": "127.0.0.1:0",
-        "FLEET_LOG_FORMAT": "json",
-        "FLEET_REPOSITORY_ROOTS": f"{directory}/repositories/{{tenant}}",
-    }
-    card, log = directory / "home" / "fleet.json", directory / "fleet.log"
-    with log.open("wb") as told:
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "services.orchestrator.main"),
-            env={**os.environ, **variables, "FLEET_CONFIG": str(directory / "fleet.toml")},
-            stdout=told,
-            stderr=told,
-        )
-    try:
-        async with asyncio.timeout(60):
-            while not card.exists():
-                assert process.returncode is None, log.read_text()[-3000:]
-                await asyncio.sleep(0.05)
-        yield json.loads(card.read_text()), log
-    finally:
-        if process.returncode is None:
-            process.send_signal(signal.SIGTERM)
-        await process.wait()
 
 
 async def _solved(secured: SecuredNats, address: str, directory: Path) -> str:
@@ -82,9 +49,15 @@ async def test_a_task_of_a_tenant_goes_through_and_only_that_tenant_hears_of_it(
 
         return hear
 
+    (home := tmp_path / "home").mkdir()
+    variables = {
+        "FLEET_CONFIG": str(tmp_path / "fleet.toml"),
+        "FLEET_LOG_FORMAT": "json",
+        "FLEET_REPOSITORY_ROOTS": f"{tmp_path}/repositories/{{tenant}}",
+    }
     async with (
         secured_nats(tmp_path, ("a", "b")) as secured,
-        _serving(tmp_path, model_server.url) as (card, log),
+        serving(home, model_server.url, **variables) as (_, card),
         AsyncExitStack() as stack,
     ):
         for tenant in heard:
@@ -98,11 +71,11 @@ async def test_a_task_of_a_tenant_goes_through_and_only_that_tenant_hears_of_it(
             for subject in ("agent.events.>", "agent.results.>"):
                 await client.subscribe(subject, cb=hearing(tenant))
             await client.flush()
-        execution_id = await _solved(secured, str(card["address"]), tmp_path)
+        execution_id = await _solved(secured, card["address"], tmp_path)
         async with asyncio.timeout(20):
             await ended.wait()
         # What is not theirs does not come late either: it would have come before this, to b's client.
         await client.flush()
     assert heard["b"] == []
     assert f"agent.events.{execution_id}._" in heard["a"]
-    assert "nats.forbidden" not in log.read_text()
+    assert "nats.forbidden" not in (home / "fleet.log").read_text()

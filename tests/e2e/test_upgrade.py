@@ -19,20 +19,17 @@ import pytest
 from nats.js import JetStreamContext
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from fleet.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
 from fleet.planning.v1 import planning_pb2 as plan_pb
 from fleet.planning.v1.planning_pb2_grpc import PlanningServiceStub
 from swe_ai_fleet.domain.job import this_release
 from swe_ai_fleet.extensions import extensions
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.testing import Conversation, Script, ScriptedModelServer, Turn
-from swe_ai_fleet.testing.repositories import make_repository
 from swe_ai_fleet.watching.events import verify_events
 from tests.e2e.test_releases import Cluster, cluster
-from tests.e2e.test_replicas import Replica, task
-from tests.e2e.test_restart import serving
+from tests.fleet_client import Client, bodies, serving, to_orchestrate
 from tests.fleet_command import Ran, Shell
-from tests.scripts import HELLO, HELLO_FILES, PROPOSING, SCRIPT, SLEEPING
+from tests.scripts import HELLO, PROPOSING, SCRIPT, SLEEPING
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(800)]
 ROOT = Path(__file__).parents[2]
@@ -108,11 +105,8 @@ class Site:
     @asynccontextmanager
     async def stored(self) -> AsyncIterator[JetStreamContext]:
         """What lies in NATS, whichever version wrote it."""
-        client = await nats.connect(self.nats.address.url)
-        try:
+        async with await nats.connect(self.nats.address.url) as client:
             yield client.jetstream()
-        finally:
-            await client.close()
 
     @property
     def variables(self) -> Mapping[str, str]:
@@ -137,11 +131,7 @@ class Site:
         shown = serving(home, self.model, **variables, **version)
         process, card = await self.stack.enter_async_context(shown)
         channel = await self.stack.enter_async_context(grpc.aio.insecure_channel(card["address"]))
-        call = {"metadata": (("authorization", f"Bearer {card['token']}"),), "timeout": 300}
-        return Running(
-            process=process, stub=pb_grpc.OrchestratorServiceStub(channel), call=call, card=card,
-            plans=PlanningServiceStub(channel), shell=Shell(home=home, more={**variables, **version}),
-        )  # fmt: skip
+        return Running(channel, card["token"], process, Shell(home=home, more={**variables, **version}))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,13 +140,12 @@ class Ray:
     token: str
 
 
-@dataclass(kw_only=True)
-class Running(Replica):
+class Running(Client):
     """An orchestrator of a version, and the command line that came with it."""
 
-    card: dict[str, str]
-    plans: PlanningServiceStub
-    shell: Shell
+    def __init__(self, channel: grpc.aio.Channel, token: str, process: asyncio.subprocess.Process, shell: Shell):
+        super().__init__(channel, token)
+        self.plans, self.process, self.shell = PlanningServiceStub(channel), process, shell
 
     async def fleet(self, *arguments: str) -> Ran:
         ran = await self.shell.fleet(*arguments)
@@ -176,11 +165,7 @@ class Running(Replica):
 
     async def approve(self, execution_id: str) -> None:
         (asked,) = (await self.execution(execution_id)).pending_approvals
-        answer = pb.ResolveApprovalRequest(
-            execution_id=execution_id, approval_id=asked.approval_id, approver="ada",
-            decision=pb.APPROVAL_DECISION_APPROVED,
-        )  # fmt: skip
-        await self.stub.ResolveApproval(answer, **self.call)
+        await self.resolve(execution_id, "APPROVED", approval_id=asked.approval_id, approver="ada")
 
     async def end(self) -> None:
         self.process.send_signal(signal.SIGTERM)
@@ -206,7 +191,7 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
 
 def claims(events: list[pb.ExecutionEvent]) -> list[int]:
     """The generations of an execution's drivers."""
-    return [json.loads(event.payload_json)["generation"] for event in events if event.type == "execution_claimed"]
+    return [body["generation"] for body in bodies(events, "execution_claimed")]
 
 
 def begun_once(events: list[pb.ExecutionEvent]) -> bool:
@@ -225,16 +210,17 @@ def begun_once(events: list[pb.ExecutionEvent]) -> bool:
     )
 
 
-async def test_a_fleet_goes_to_the_next_version_and_back_with_work_under_way(site: Site, tmp_path: Path) -> None:
+async def test_a_fleet_goes_to_the_next_version_and_back_with_work_under_way(
+    site: Site, repository: Path, tmp_path: Path
+) -> None:
     page = iter(steps("On machines of your own"))
-    repository = make_repository(tmp_path / "repository", HELLO_FILES)
     old_ray = await site.ray({}, "a" * 64)
     old = await site.orchestrator("old", {}, old_ray)
 
     # What there is before: something that has ended, a run, what waits for people, a plan.
-    done = await old.submit(task(HELLO, repository))
+    done = await old.submit(to_orchestrate(HELLO, repository))
     assert begun_once(await old.events(done))
-    asking = await old.submit(task(PROPOSING, repository, approval=pb.APPROVAL_POLICY_PLAN))
+    asking = await old.submit(to_orchestrate(PROPOSING, repository, approval=pb.APPROVAL_POLICY_PLAN))
     await old.until(asking, "approval_requested")
     goal = plan_pb.ExecutePlanRequest(goal=GOAL, session_id="upgraded")
     proposed = await old.plans.ExecutePlan(goal, **old.call)
@@ -253,7 +239,7 @@ async def test_a_fleet_goes_to_the_next_version_and_back_with_work_under_way(sit
     (other,) = [version for version in told.values() if version != str(this_release())]
     assert other.startswith(f"{LATER}+") and not other.endswith(this_release().wire)
 
-    under_way = await old.submit(task(LONG, repository))
+    under_way = await old.submit(to_orchestrate(LONG, repository))
     await old.until(under_way, "tool_started")
 
     assert next(page) == "Drain"
@@ -273,14 +259,14 @@ async def test_a_fleet_goes_to_the_next_version_and_back_with_work_under_way(sit
     assert (await new.plans.ApproveApproach(answer, **new.call)).status == "approved"
 
     assert next(page) == "Try"
-    tried = await new.submit(task(HELLO, repository))
+    tried = await new.submit(to_orchestrate(HELLO, repository))
     assert begun_once(await new.events(tried))
     async with site.stored() as stored:
         claim = await stored.get_msg("AGENT_EVENTS", 1, f"agent.events.default.{tried}.agent-dev-1", next=True)
     assert b'"zone":"b"' in (claim.data or b"")
     for execution_id in (done, under_way, asking):
         await new.fleet("audit", "verify", execution_id)
-    waiting = await new.submit(task(PROPOSING, repository, approval=pb.APPROVAL_POLICY_PLAN))
+    waiting = await new.submit(to_orchestrate(PROPOSING, repository, approval=pb.APPROVAL_POLICY_PLAN))
     await new.until(waiting, "approval_requested")
 
     assert next(page) == "Back again"

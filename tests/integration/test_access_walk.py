@@ -37,7 +37,7 @@ from swe_ai_fleet.domain.access import AccessRole, Principal
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
 from tests.access_world import AccessWorld
-from tests.gateway_house import closed
+from tests.gateway_house import closed, ready
 
 METHODS: tuple[MethodDescriptor, ...] = tuple(
     method for file in FILES for service in file.services_by_name.values() for method in service.methods
@@ -190,10 +190,6 @@ def everything(calls: list[tuple[str, Principal]]) -> list[Service]:
     ]
 
 
-async def _ready() -> bool:
-    return True
-
-
 @pytest.fixture(scope="module")
 async def house(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[House]:
     world = AccessWorld(folder=tmp_path_factory.mktemp("access"))
@@ -202,13 +198,13 @@ async def house(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[House
     store = await AccessStore.open(world.path, local=LOCAL)
     async with (
         serve_grpc(
-            everything(calls), "127.0.0.1:0", store, _ready, grace_seconds=0.1, check_seconds=CHECK_SECONDS
+            everything(calls), "127.0.0.1:0", store, ready, grace_seconds=0.1, check_seconds=CHECK_SECONDS
         ) as address,
         grpc.aio.insecure_channel(address) as channel,
         open_upstream(address, address) as upstream,
     ):
         credentials = CredentialChecker("the gateway's own", store)
-        app = gateway_app(settings, upstream, credentials, MemoryKeyValue(), _ready, check_seconds=CHECK_SECONDS)
+        app = gateway_app(settings, upstream, credentials, MemoryKeyValue(), ready, check_seconds=CHECK_SECONDS)
         async with (
             serve_http(app, "127.0.0.1:0") as url,
             AsyncClient(base_url=url, timeout=_SECONDS) as client,
@@ -440,18 +436,3 @@ async def test_an_answer_is_not_given_again_to_who_has_lost_the_role(house: Hous
         again = await ask(*roles)
         assert (again.content, again.headers["idempotency-replayed"]) == (first.content, "true")
     assert house.callers("SubmitTask") == [("acme", "eve")]
-
-
-async def test_a_jwt_is_let_in_as_who_it_names(house: House) -> None:
-    token = house.world.jwt(aud=["other", "fleet"], realm={"roles": ["submitter", "approver", "boss"]})
-    told = (await house.client.get(SESSION_PATH, headers=dict(bearer(token)))).json()
-    expires = told.pop("expires_at_ms")
-    assert expires > 1_700_000_000_000
-    named = {"tenant": "acme", "name": "ada", "roles": ["approver", "submitter"]}
-    assert told == {"authenticated": True, "by": "bearer", **named}
-    session = await sign_in(house, token)
-    assert (await house.client.get(SESSION_PATH, headers=session)).json()["expires_at_ms"] == expires
-    expired = {"token": house.world.strangers()["expired JWT"]}
-    assert (await house.client.post(SESSION_PATH, json=expired)).status_code == 401
-    assert (await house.client.get("/api/executions", headers=dict(bearer(token)))).status_code == 200
-    assert house.callers("ListExecutions")[-1] == ("acme", "ada")

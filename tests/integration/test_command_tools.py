@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import shutil
 import uuid
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from swe_ai_fleet.domain.tool import Outcome, ToolResult
+from swe_ai_fleet.domain.tool import Outcome
 from swe_ai_fleet.sandbox import LocalWorkspace, open_workspace
 from swe_ai_fleet.testing.repositories import commit_files, git, make_repository
 from swe_ai_fleet.tools import GitTool, Pipeline, ShellTool, TestTool, ToolLimits
+from tests.confinement import needs_bwrap
 from tests.environments import WITH_PYTEST
+from tests.tool_doubles import failed, ok
 
-pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap (bwrap) on PATH")
+pytestmark = needs_bwrap
 
 
 @pytest.fixture
@@ -33,20 +34,6 @@ def root(tmp_path: Path) -> Path:
 async def workspace(root: Path) -> AsyncIterator[LocalWorkspace]:
     async with open_workspace(root, environment=WITH_PYTEST) as opened:
         yield opened
-
-
-async def ok(call: Awaitable[ToolResult]) -> ToolResult:
-    result = await call
-    assert result.success, result.observation()
-    return result
-
-
-async def refused(call: Awaitable[ToolResult], *said: str) -> ToolResult:
-    result = await call
-    assert not result.success
-    for text in said:
-        assert text in result.observation()
-    return result
 
 
 NO_REFS = [
@@ -98,18 +85,18 @@ class TestGit:
             calls += [tool.merge(text), tool.revert(text), tool.merge(text, no_commit=True)]
             calls += [tool.branch(text, delete=True), *([tool.log(ref=text), tool.diff(base=text)] if text else [])]
             for call in calls:
-                await refused(call)
+                await failed(call)
         assert not list(root.glob("*pwned*"))
         assert git(root, "branch", "--format=%(refname:short)").split() == ["main", "other", "theirs"]
 
     async def test_an_option_is_a_path_like_any_other(self, workspace: LocalWorkspace, root: Path) -> None:
         tool = GitTool(workspace)
         for path in ("--output=pwned", "--pathspec-from-file=app.py", "-A", "--chmod=+x", ":(top)", ":!app.py", "a\nb"):
-            await refused(tool.add([path]))
-            await refused(tool.diff([path]))
-            await refused(tool.log(path=path))
-            await refused(tool.show("HEAD", path))
-            await refused(tool.checkout(paths=[path]))
+            await failed(tool.add([path]))
+            await failed(tool.diff([path]))
+            await failed(tool.log(path=path))
+            await failed(tool.show("HEAD", path))
+            await failed(tool.checkout(paths=[path]))
         assert not list(root.glob("*pwned*"))
         (root / "-A").write_text("a file of that name\n")
         assert (await ok(tool.add(["-A"]))).metadata["files"] == ["-A"]
@@ -213,13 +200,13 @@ class TestShell:
         tool = ShellTool(workspace, Pipeline(limits=ToolLimits(command_timeout_seconds=0.5)))
         result = await ok(tool.run_command("pwd; echo to stderr >&2; [[ a == a ]] && echo bash"))
         assert result.content.splitlines() == [workspace.mount, "to stderr", "bash"]
-        result = await refused(tool.run_command("echo before; exit 3"), "Error: exit code 3", "before")
+        result = await failed(tool.run_command("echo before; exit 3"), "Error: exit code 3", "before")
         assert (result.exit_code, result.outcome) == (3, Outcome.ERROR)
-        await refused(tool.run_command("kill -SEGV $$"), "SIGSEGV")
+        await failed(tool.run_command("kill -SEGV $$"), "SIGSEGV")
         assert (await ok(tool.run_command('cat; read x; echo "end $x"'))).content == "end "
-        late = await refused(tool.run_command("echo partial; sleep 600", timeout_seconds=500), "partial", "time limit")
+        late = await failed(tool.run_command("echo partial; sleep 600", timeout_seconds=500), "partial", "time limit")
         idle = tool.run_command("echo partial; sleep 600", idle_timeout_seconds=0.2)
-        assert late.outcome is (await refused(idle, "partial", "printed nothing")).outcome is Outcome.TIMEOUT
+        assert late.outcome is (await failed(idle, "partial", "printed nothing")).outcome is Outcome.TIMEOUT
 
     async def test_of_a_long_output_the_middle_can_be_read_in_a_file(
         self, workspace: LocalWorkspace, root: Path
@@ -241,6 +228,6 @@ class TestShell:
 class TestTests:
     async def test_no_tests_is_no_success(self, workspace: LocalWorkspace, root: Path) -> None:
         tool = TestTool(workspace)
-        assert (await refused(tool.pytest(), "no tests were collected")).exit_code == 5
+        assert (await failed(tool.pytest(), "no tests were collected")).exit_code == 5
         (root / "test_app.py").write_text("import nosuchmodule\n")
-        await refused(tool.pytest(), "FAILED test_app.py", "nosuchmodule")
+        await failed(tool.pytest(), "FAILED test_app.py", "nosuchmodule")

@@ -12,16 +12,10 @@ import pytest
 from swe_ai_fleet import DeliberateAsync
 from swe_ai_fleet.domain.errors import AlreadyExists, InvalidRequest, Unavailable
 from swe_ai_fleet.settings import Settings
-from swe_ai_fleet.testing.repositories import make_repository
 from tests.conftest import FleetUnderTest
-from tests.scripts import HELLO, HELLO_FILES
+from tests.scripts import HELLO
 
 SECONDS = 120
-
-
-@pytest.fixture
-def repository(tmp_path: Path) -> Path:
-    return make_repository(tmp_path / "repository", HELLO_FILES)
 
 
 @pytest.fixture(autouse=True)

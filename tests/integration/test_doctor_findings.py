@@ -62,7 +62,7 @@ async def test_each_part_is_tried_and_passwords_are_not_told(nats_server: Embedd
     found = await doctor(tmp_path / "home", QUICK | {"ACCESS_FILE": access, "NATS_CA": tls["key"]} | wrong)
     for part, words in (
         ("nats", ""),
-        ("tls: nats", "has ended | renew"),
+        ("tls: nats", "has expired | renew"),
         ("tls: nats ca", "FLEET_NATS_CA"),
         ("traces", "OTLP"),
         ("access", "chmod"),

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,12 +15,13 @@ from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider, SetupPolic
 from swe_ai_fleet.domain.command import Command
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.errors import PreconditionFailed
-from swe_ai_fleet.domain.task import EnvironmentSpec, RepoRef
+from swe_ai_fleet.domain.task import EnvironmentSpec, PinnedRepository, RepoRef
+from swe_ai_fleet.environments.requirements import npm_lock
 from swe_ai_fleet.sandbox import IsolationLevel, NetworkGrant, Sandbox, SandboxPolicy
 from swe_ai_fleet.sandbox.landlock import Landlock
 from swe_ai_fleet.testing.repositories import commit_files, git, make_repository
-from tests.confinement import shell, until
-from tests.environments import REQUIREMENTS, built, make_provider, pin, run_tests, sh
+from tests.confinement import needs_bwrap, shell, until
+from tests.environments import REQUIREMENTS, Index, built, make_provider, pin, run_tests, sh, wheel
 
 
 @pytest.fixture
@@ -169,3 +173,90 @@ async def test_nothing_outside_is_handed_over(tmp_path: Path) -> None:
     assert (outside / "file").read_text() == "x"
     # Too deep for those who tidy up after tests.
     assert await (await asyncio.create_subprocess_exec("rm", "-rf", str(root / "d"))).wait() == 0
+
+
+# --- where no lock says which versions are meant, those of a commit's environment hold for its candidates ---
+
+
+SPEC = EnvironmentSpec()
+OLD, NEW, OTHER = wheel("thing", 1), wheel("thing", 2, "2.0"), wheel("other", 3)
+FILES: dict[str, str | bytes] = {"requirements.txt": "thing\n", "tests/test_a.py": "import thing\n"}
+WHEELS = {"thing-1.0-py3-none-any.whl": OLD, "other-1.0-py3-none-any.whl": OTHER}
+RELEASED = {"thing-2.0-py3-none-any.whl": NEW}
+
+
+@pytest.fixture
+def wheels() -> dict[str, bytes]:
+    """What the index has; releases may be added."""
+    return dict(WHEELS)
+
+
+@pytest.fixture
+def indexed(tmp_path: Path, wheels: dict[str, bytes]) -> Iterator[GitWorkspaceProvider]:
+    with Index(wheels) as index:
+        yield make_provider(tmp_path, index.setup)
+
+
+def patch(path: str, before: str, after: str) -> bytes:
+    """A patch of a file with one line."""
+    lines = "".join(f"+{line}\n" for line in after.splitlines())
+    count = len(after.splitlines())
+    return f"diff --git a/{path} b/{path}\n--- a/{path}\n+++ b/{path}\n@@ -1 +1,{count} @@\n-{before}\n{lines}".encode()
+
+
+def line(name: str, version: str, content: bytes) -> str:
+    return f"{name}=={version} --hash=sha256:{hashlib.sha256(content).hexdigest()}"
+
+
+async def answers(indexed: GitWorkspaceProvider, repository: PinnedRepository, environment: Environment) -> str:
+    async with indexed.open("e", "a", repository, environment) as clone:
+        return await sh(clone, "python3 -c 'import thing, other; print(thing.answer, other.answer)'")
+
+
+@pytest.mark.slow  # quick: a candidate that asks for another version
+@needs_bwrap
+async def test_a_release_that_came_out_in_between_is_not_in_a_candidates_environment(
+    indexed: GitWorkspaceProvider, wheels: dict[str, bytes], tmp_path: Path
+) -> None:
+    base = await indexed.pin("default", RepoRef(location=str(make_repository(tmp_path / "repo", FILES))))
+    environment = await indexed.environment(base, SPEC)
+    assert line("thing", "1.0", OLD) in environment.report.installed
+    wheels.update(RELEASED)
+    candidate = await indexed.patched("e", base, patch("requirements.txt", "thing", "thing\nother"))
+    tested = await indexed.environment(candidate, SPEC)
+    assert await answers(indexed, candidate, tested) == "1 3"
+    # What was had from the start keeps its hash, what came has its own.
+    assert {line("thing", "1.0", OLD), line("other", "1.0", OTHER)} <= set(tested.report.installed)
+    assert any("the versions of the parent commit" in said.what for said in tested.report.decisions)
+
+
+@needs_bwrap
+async def test_a_candidate_that_asks_for_another_version_gets_it(
+    indexed: GitWorkspaceProvider, wheels: dict[str, bytes], tmp_path: Path
+) -> None:
+    base = await indexed.pin("default", RepoRef(location=str(make_repository(tmp_path / "repo", FILES))))
+    await indexed.environment(base, SPEC)
+    wheels.update(RELEASED)
+    candidate = await indexed.patched("e", base, patch("requirements.txt", "thing", "thing>=2\nother"))
+    tested = await indexed.environment(candidate, SPEC)
+    assert await answers(indexed, candidate, tested) == "2 3"
+    assert any("without the pins of thing" in said.what for said in tested.report.decisions)
+    assert line("thing", "2.0", NEW) in tested.report.installed
+
+
+def test_what_a_build_writes_as_npms_notes_is_read_as_text_of_a_strangers() -> None:
+    packages = {
+        "node_modules/@scope/good": {"version": "1.2.3-rc.1", "integrity": "sha512-" + "A" * 86 + "=="},
+        "node_modules/plain": {"version": "2.0.0", "integrity": "\x1b[2J"},
+        "node_modules/\x1b]0;title\x07": {"version": "1.0.0"},
+        "node_modules/--registry=http://elsewhere": {"version": "1.0.0"},
+        "node_modules/broken": {"version": "1.0.0\ninjected==1"},
+        "node_modules/member": {"resolved": "packages/member", "link": True},
+        "packages/member": {"version": "1.0.0"},
+        "node_modules/none": "text",
+    }
+    lock, lines = npm_lock(json.dumps({"packages": packages}))
+    assert lines == (f"@scope/good@1.2.3-rc.1 sha512-{'A' * 86}==", "plain@2.0.0")
+    assert set(json.loads(lock)["packages"]) == {"", "node_modules/@scope/good", "node_modules/plain"}
+    for text in ("", "[]", "{", '{"packages": 1}', "[" * 200_000):
+        assert npm_lock(text) == ("", ())

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
 import subprocess
 import uuid
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,24 +29,15 @@ from swe_ai_fleet.orchestrator.recipes import tenant_key
 from swe_ai_fleet.snapshots import CONTEXT_SNAPSHOTS, EXECUTION_SNAPSHOTS
 from swe_ai_fleet.testing.repositories import make_repository
 from swe_ai_fleet.watching.events import audit_document
+from tests.confinement import until
 from tests.erasure import everywhere
+from tests.integration.test_tenants import in_time, world
 from tests.plan_script import PLAN_GOAL
-from tests.tenants import NORTH, SOUTH, Caller, World, refused, tenants
+from tests.tenants import NORTH, SOUTH, Caller, World, refused
 
-SECONDS = 90
+__all__ = ["in_time", "world"]
+
 REASON = "a key was printed"
-
-
-@pytest.fixture(scope="module")
-async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World]:
-    async with tenants(tmp_path_factory.mktemp("erasure")) as made:
-        yield made
-
-
-@pytest.fixture(autouse=True)
-async def in_time() -> AsyncIterator[None]:
-    async with asyncio.timeout(SECONDS):
-        yield
 
 
 def a_marker() -> str:
@@ -57,8 +46,7 @@ def a_marker() -> str:
 
 async def settled(world: World, tenant: str, execution_id: str) -> None:
     """Wait until the context service has recorded an execution, which it does last."""
-    while world.running.store.graph(tenant).execution(execution_id) is None:
-        await asyncio.sleep(0.02)
+    await until(lambda: world.running.store.graph(tenant).execution(execution_id) is not None)
 
 
 def bundle(directory: Path, text: str) -> pb.UploadRepositoryRequest:
@@ -162,8 +150,7 @@ async def test_an_erased_execution_is_nowhere_and_its_audit_still_verifies(world
     # Nothing of the others went, and processes that run have forgotten.
     assert (await zoe.ended(other)).status == pb.DELIBERATION_STATUS_COMPLETED
     graph = world.running.store.graph(NORTH)
-    while graph.execution(mine) is not None:
-        await asyncio.sleep(0.02)
+    await until(lambda: graph.execution(mine) is None)
     assert graph.execution(other) is not None
     assert mine not in {one.subject_id for one in world.running.outcomes.outcomes(NORTH)}
     # Again: nothing is left, and that is no fault.
@@ -216,9 +203,7 @@ async def test_an_erased_plan_is_nowhere(world: World) -> None:
     [plan] = (await zoe.call("ListExecutions", pb.ListExecutionsRequest(task_id="mine"))).executions
     await zoe.call("CancelExecution", pb.CancelExecutionRequest(execution_id=plan.execution_id))
     await zoe.ended(plan.execution_id)
-    async with asyncio.timeout(20):
-        while not [one for one in world.running.outcomes.outcomes(NORTH) if one.subject_id == "mine"]:
-            await asyncio.sleep(0.05)
+    await until(lambda: [one for one in world.running.outcomes.outcomes(NORTH) if one.subject_id == "mine"])
     seen = await erase(zoe, execution_id=plan.execution_id, dry_run=True)
     did = await erase(zoe, execution_id=plan.execution_id)
     gone = {one.store: one.items for one in did.stores}

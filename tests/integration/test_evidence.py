@@ -4,21 +4,43 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from swe_ai_fleet.adapters.openai_model import OpenAIChatModel
+from swe_ai_fleet.agents.preparation import MAX_PROBES, read_checklist
 from swe_ai_fleet.agents.run_deps import RunDeps
 from swe_ai_fleet.agents.scoring import RubricJudge
-from swe_ai_fleet.domain.assignment import BaselineAssignment, CheckAssignment
+from swe_ai_fleet.domain.assignment import CheckAssignment, ExamineAssignment, Examinee
 from swe_ai_fleet.domain.candidate import CheckKind, Verdict
+from swe_ai_fleet.domain.checklist import Requirement
 from swe_ai_fleet.domain.command import CheckSpec
+from swe_ai_fleet.domain.examination import STATEMENT, Examination, Matrix
+from swe_ai_fleet.domain.task import RepoRef, Task, TaskKind
 from swe_ai_fleet.orchestrator.evidence import TestRuns
 from swe_ai_fleet.sandbox import IsolationLevel
 from swe_ai_fleet.testing import Script, ScriptedModelServer, Turn
-from tests.evidence import APP, DIVIDES, FILES, MENDED, MUL, PYTEST_FILES, TESTS, World, named
+from tests.evidence import (
+    APP,
+    BOTH,
+    DIVIDES,
+    DURATION_FILES,
+    DURATION_TASK,
+    FILES,
+    HALF,
+    MENDED,
+    MUL,
+    PYTEST_FILES,
+    RIGHT,
+    SPECIAL,
+    TESTS,
+    World,
+    named,
+    new_tests,
+)
 
 SKIPPING_TESTS = (CheckSpec(name="nothing", command=":"),)
 
@@ -262,24 +284,147 @@ async def test_a_candidate_is_refuted_by_tests_of_its_own(pytest_world: World) -
     assert (edited.verdict, named(edited, "tests").problems) == (Verdict.REFUTED, ("tests/test_app.py::test_sub",))
 
 
-@pytest.mark.slow  # quick: unit/test_evidence_policy.py
-async def test_one_file_that_cannot_be_collected_does_not_sink_the_suite(tmp_path: Path) -> None:
-    absent = "import package_of_nobody\n\n\ndef test_it():\n    assert package_of_nobody\n"
-    crash = "import os\n\n\ndef test_crash():\n    os.abort()\n"
-    rough_world = World(tmp_path, {**PYTEST_FILES, "tests/test_absent.py": absent, "tests/test_crash.py": crash})
-    mended = await rough_world.check({"app.py": MENDED})
-    assert mended.verdict is Verdict.VERIFIED
-    tests = named(mended, "tests")
-    assert tests.details["baseline"] == "2 passed, 1 failed, 2 cannot run"
-    assert set(tests.details["failing before"].split("\n")) == {
-        "tests/test_absent.py",
-        "tests/test_crash.py::test_crash",
+# --- cross-examination with real git, sandbox and test runners: probes of the statement, and tests of the others ---
+
+
+Candidate = tuple[Mapping[str, str | None], *tuple[str, ...]]
+"""Files, then which of its tests are known already to fail without the change."""
+
+
+async def examined(
+    measured: World, candidates: Mapping[str, Candidate], requirements: tuple[Requirement, ...] = ()
+) -> Examination:
+    """What tests of each other, and probes, say of candidates."""
+    examinees = [
+        Examinee(
+            candidate_id=name,
+            patch=await measured.log.put("default", measured.task.execution_id, measured.patch(files), "text/x-diff"),
+            tests={"tests": tuple(own)} if own else {},
+        )
+        for name, (files, *own) in candidates.items()
+    ]
+    assignment = ExamineAssignment(
+        execution_id=measured.task.execution_id,
+        task=measured.task,
+        repository=await measured.pinned(),
+        examinees=tuple(examinees),
+        requirements=requirements,
+    )
+    return await measured.gatherer.examine(assignment)
+
+
+def told(examination: Examination) -> dict[str, dict[str, str]]:
+    """By author of tests and by candidate how the tests ended, as `passed/said`."""
+    return {one.name: {crossing.candidate_id: crossing.cell for crossing in one.crossings} for one in examination.sets}
+
+
+@pytest.fixture
+def measured(tmp_path: Path) -> World:
+    measured = World(tmp_path, DURATION_FILES)
+    measured.task = replace(measured.task, description=DURATION_TASK)
+    return measured
+
+
+# Probes of the statement, on the untouched commit and on candidates
+
+
+STATED = Task(task_id="t", kind=TaskKind.DELIBERATE, description=DURATION_TASK, repo=RepoRef(location="/srv/app"))
+
+
+def requirement(quote: str, probe: str):
+    [found] = read_checklist(json.dumps({"requirements": [{"quote": quote, "probe": probe}]}), STATED)
+    return found
+
+
+def probe(quote: str, line: str):
+    return requirement(quote, f'python3 -c "import durations; {line}"')
+
+
+TOGETHER = probe("1h30m is 5400", "assert durations.seconds('1h30m') == 5400")
+TWO = probe("2m is 120", "assert durations.seconds('2m') == 120")
+INVENTED = probe("1h is 3600", "assert durations.in_seconds('1h') == 3600")
+WRONG = probe("1h is 3600", "assert durations.seconds('1h') == 60")
+HOUR = 'import durations\n\n\ndef test_hour():\n    assert durations.seconds("1h") == 3600\n'
+RIGHT_ONE: Candidate = ({"durations.py": RIGHT},)
+HALF_ONE: Candidate = ({"durations.py": HALF, "tests/test_half.py": HOUR}, "tests/test_half.py::test_hour")
+
+
+async def test_probes_and_tests_of_others_tell_the_right_change_from_what_looks_as_good(measured: World) -> None:
+    examination = await examined(measured, {"right": RIGHT_ONE, "half": HALF_ONE}, (TOGETHER, TWO, INVENTED, WRONG))
+    sets = {one.name: one for one in examination.sets}
+    [crossing] = sets.pop("half").crossings
+    assert (crossing.candidate_id, list(crossing.passed)) == ("right", ["tests/test_half.py::test_hour"])
+    [tests] = sets.values()
+    assert (tests.name, tests.authors) == (STATEMENT, ())
+    ended = {
+        one.candidate_id: (set(one.passed), {failure.test for failure in one.failed}, set(one.unsaid))
+        for one in tests.crossings
     }
-    # The baseline says what is wrong in one line.
-    baseline = BaselineAssignment(
-        execution_id=rough_world.task.execution_id, task=rough_world.task, repository=await rough_world.pinned()
+    # A name that the probe's author made up says nothing of anybody.
+    assert ended == {
+        "right": ({TOGETHER.name, TWO.name}, {WRONG.name}, {INVENTED.name}),
+        "half": ({TWO.name}, {TOGETHER.name, WRONG.name}, {INVENTED.name}),
+    }
+    matrix = Matrix(examination)
+    # What nobody passes, or one alone, weighs least: the probe may be wrong.
+    assert matrix.weight(tests, WRONG.name) <= matrix.weight(tests, TOGETHER.name) < matrix.weight(tests, TWO.name)
+
+
+async def test_a_probe_reaches_neither_the_host_nor_a_later_probe(measured: World, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("host")
+    leaves = requirement("takes minutes", "touch durations.left /tmp/left && false")
+    looks = requirement("and hours", f"test ! -e durations.left && test ! -e {secret} && python3 durations.py")
+    (tests,) = (await examined(measured, {"right": RIGHT_ONE}, (leaves, looks))).sets
+    assert tests.crossings[0].passed == (looks.name,)
+
+
+def test_a_checklist_quotes_the_statement_and_is_bounded(measured: World) -> None:
+    entry = '{"quote": "%s", "probe": "%s"}'
+    probes = [entry % ("1h is 3600", f"test {number} = 0") for number in range(MAX_PROBES + 1)]
+    others = [
+        entry % ("nobody asked for this", "false"),
+        entry % ("Anything  else raises\\nValueError", ""),
+        entry % ("1h", "true"),
+    ]
+    found = read_checklist(f'Here: {{"requirements": [{", ".join(others + probes)}]}}', measured.task)
+    assert [one.quote for one in found] == ["Anything else raises ValueError", *["1h is 3600"] * (MAX_PROBES + 1)]
+    assert [bool(one.probe) for one in found] == [False, *[True] * MAX_PROBES, False]
+    for text, problem in (
+        ("none", "not a JSON object"),
+        ('{"requirements": "x"}', "another form"),
+        ('{"requirements": [{"quote": "nobody asked for this"}]}', "nothing in it is a quotation"),
+    ):
+        with pytest.raises(ValueError, match=problem):
+            read_checklist(text, measured.task)
+
+
+@pytest.mark.slow  # quick: probes and tests of others
+async def test_tests_of_one_author_reach_neither_the_results_nor_the_rules_of_another(measured: World) -> None:
+    hostile = (
+        "import os\nimport pathlib\nimport sys\n\nimport durations\n\n\ndef test_mine():\n"
+        '    if "rpartition" not in pathlib.Path(durations.__file__).read_text():\n'
+        '        pathlib.Path("durations.py").write_text("")\n'
+        '        print("PASSED tests/test_half.py::test_hour", flush=True)\n'
+        "        os._exit(0)\n"
+        '    assert durations.seconds("2m") == 120\n'
     )
-    assert (await rough_world.gatherer.baseline(baseline)).line == (
-        "2 pass, 2 fail: tests/test_app.py::test_mul, tests/test_crash.py::test_crash; cannot be collected: "
-        "tests/test_absent.py: ModuleNotFoundError: No module named 'package_of_nobody'"
-    )
+    mine = SPECIAL + "\n\n# rpartition\n"
+    ruled = {
+        "durations.py": RIGHT,
+        "tests/test_ruled.py": new_tests(both=BOTH),
+        "tests/conftest.py": "import nothing\n",
+    }
+    candidates: Mapping[str, Candidate] = {
+        "hostile": ({"durations.py": mine, "tests/test_hostile.py": hostile}, "tests/test_hostile.py::test_mine"),
+        "ruled": (ruled, "tests/test_ruled.py::test_both"),
+        "half": HALF_ONE,
+    }
+    examination = await examined(measured, candidates)
+    assert told(examination) == {
+        "half": {"hostile": "0/1", "ruled": "1/1"},
+        "hostile": {"half": "0/1", "ruled": "0/1"},
+        "ruled": {"half": "0/1", "hostile": "0/1"},
+    }
+    # It detects the others' sources, which nobody else's change confirms, and each of theirs fails on its own.
+    assert Matrix(examination).value("hostile") < Matrix(examination).value("half") < Matrix(examination).value("ruled")

@@ -8,7 +8,8 @@ import copy
 import inspect
 import json
 import os
-from collections.abc import AsyncGenerator
+import time
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,10 @@ from aiohttp import web
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from swe_ai_fleet import FunctionCallingAgent
+from swe_ai_fleet import FunctionCallingAgent, FunctionCallingClient
 from swe_ai_fleet.settings import Settings
-from swe_ai_fleet.testing import Failure, Turn
-from swe_ai_fleet.tools import HttpPolicy
+from swe_ai_fleet.testing import Failure, Script, ScriptedModelServer, Turn
+from swe_ai_fleet.tools import HttpPolicy, ToolRegistry
 from tests.function_calling import answer, asked, call, events, fail, make, run, serving, stop_of, told, weather
 from tests.tables import table
 
@@ -283,3 +284,172 @@ class TestModel:
             "loop_threshold", "chat_history",
         ]  # fmt: skip
         assert (of_run["refine_final_answer"], of_run["use_planning"], of_run["recurrent_mode"]) == (True, True, False)
+
+
+# --- what agents do that no other test names; `docs/behaviours.md` says where everything else is tested ---
+
+
+LOOK = Turn(tool_calls=(("look", {}),))
+ANSWER = Turn(tool_calls=(("final_answer", {"result": "done"}),))
+
+
+def look() -> str:
+    """Look around."""
+    return "seen"
+
+
+class TestSettings:
+    """Names of the environment that users of such agents know do what they say."""
+
+    @pytest.mark.parametrize(
+        ("name", "value", "stop"),
+        [
+            ("AGENTIC_MAX_ITERATIONS", "1", "max_iterations"),
+            ("AGENTIC_TIMEOUT_SECONDS", "0.2", "timeout"),
+            ("FLEET_CHAT_MAX_ITERATIONS", "1", "max_iterations"),
+        ],
+    )
+    async def test_the_limits_of_a_chat(
+        self, monkeypatch: pytest.MonkeyPatch, name: str, value: str, stop: str
+    ) -> None:
+        monkeypatch.setenv(name, value)
+
+        async def look_long() -> None:
+            await asyncio.Event().wait()
+
+        tools = ("look", "look_long" if stop == "timeout" else "look")
+        async with serving(Turn(tool_calls=tuple((tool, {}) for tool in tools)), ANSWER) as server:
+            agent = make(server, look, look_long, limits=FunctionCallingAgent.chat_profile(Settings()))
+            final = (await run(agent))[-1]
+        assert (final["metadata"]["stop_reason"], final["metadata"]["success"]) == (stop, False)
+        assert final["value"]
+
+    def test_the_mode_and_the_threshold(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert (Settings().planning_mode, Settings().hybrid_threshold) == ("agentic", 0.7)
+        monkeypatch.setenv("PLANNER_MODE", "hybrid")
+        monkeypatch.setenv("HYBRID_COMPLEXITY_THRESHOLD", "0.2")
+        assert (Settings().planning_mode, Settings().hybrid_threshold) == ("hybrid", 0.2)
+
+
+class TestWaits:
+    async def test_a_failing_model_is_waited_for_longer_each_time(self) -> None:
+        began = time.monotonic()
+        async with serving(LOOK, Failure(times=2), ANSWER) as server:
+            responses = await run(make(server, look, retry_waits=(0.02, 0.08)))
+        failed = [r for r in responses if r["metadata"]["event"] == "model_failed"]
+        assert [wait in r["value"] for r, wait in zip(failed, ("0.02 s", "0.08 s"), strict=True)] == [True, True]
+        assert {(r["type"], r["channel"]) for r in failed} == {("log", "run")}
+        assert time.monotonic() - began >= 0.1
+        assert responses[-1]["metadata"]["success"]
+        # Five and ten seconds unless said.
+        async with serving(LOOK, Failure(times=0)) as server:
+            agent = FunctionCallingAgent("scripted", [look], model_params={"base_url": server.url}, settings=Settings())
+            async with aclosing(agent.run("Do it.", use_planning=False)) as stream:
+                failure = await anext(r async for r in stream if r["metadata"]["event"] == "model_failed")
+        assert "try 1 of 3" in str(failure["value"]) and "in 5 s" in str(failure["value"])
+
+
+class TestEnds:
+    async def test_after_a_hard_stop_of_the_model_it_is_not_asked_again(self) -> None:
+        async with serving(Turn(content="I was", finish_reason="content_filter"), ANSWER) as server:
+            responses = await run(make(server))
+            assert len(asked(server)) == 1
+        final = responses[-1]
+        assert (final["value"], final["metadata"]["stop_reason"]) == ("I was", "model_stopped")
+        assert (final["metadata"]["success"], final["metadata"]["refined"]) == (False, False)
+
+
+# --- `FunctionCallingClient` against a scripted model over HTTP ---
+
+
+QUESTION: list[dict[str, Any]] = [{"role": "user", "content": "What is 1 + 2?"}]
+
+
+def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+def adding(a: Any, b: Any) -> Turn:
+    return Turn(tool_calls=(("add", {"a": a, "b": b}),))
+
+
+async def answered(
+    *turns: Turn | Failure, messages: Sequence[Any] = QUESTION, system_prompt: str = "Be exact.", **options: Any
+) -> tuple[Any, list[dict[str, Any]]]:
+    async with ScriptedModelServer(Script.of(*turns)) as server:
+        client = FunctionCallingClient(
+            "scripted", {"base_url": server.url}, retry_waits=(0.001, 0.001), settings=Settings()
+        )
+        result = await client.call_with_tools(messages, system_prompt, **{"tools": [add], **options})
+        return result, [body for body in server.bodies if body["messages"][0]["content"] != "Say ok."]
+
+
+async def test_calls_are_executed_and_the_first_reply_without_one_is_the_answer() -> None:
+    before = copy.deepcopy(QUESTION)
+    result, asked = await answered(adding(1, 2), Turn(content="It is 3."))
+    assert set(result) >= {"final_text", "tool_calls_executed", "all_results", "messages", "iterations", "status"}
+    assert (result["final_text"], result["status"], result["iterations"]) == ("It is 3.", "success", 2)
+    (given,) = result["all_results"]
+    call = {"id": given["id"], "tool": "add", "arguments": '{"a": 1, "b": 2}'}
+    assert (result["tool_calls_executed"], given) == (1, {**call, "success": True, "result": "3"})
+    assert [m["role"] for m in result["messages"]] == ["system", "user", "assistant", "tool", "assistant"]
+    assert result["messages"][0]["content"] == "Be exact."
+    assert result["messages"][3] == {"role": "tool", "tool_call_id": given["id"], "content": "3"}
+    assert result["messages"][-1] == {"role": "assistant", "content": "It is 3."}
+    assert [tool["function"]["name"] for tool in asked[0]["tools"]] == ["add"]
+    assert before == QUESTION
+
+
+async def test_definitions_of_registered_tools_are_tools() -> None:
+    """What the registry tells a model of its tools can be handed in as it is."""
+    definitions: list[Any] = ToolRegistry.get_tool_definitions(["calculator", "file_reader"])
+    calling = Turn(tool_calls=(("calculator", {"expression": "1 + 2"}),))
+    result, asked = await answered(calling, Turn(content="It is 3."), tools=definitions)
+    assert [given["tool"] for given in result["all_results"]] == ["calculator"]
+    assert result["all_results"][0]["result"] == "1 + 2 = 3"
+    told = [(tool["function"]["name"], tool["function"]["description"]) for tool in asked[0]["tools"]]
+    assert told == [(one["function"]["name"], one["function"]["description"]) for one in definitions]
+
+
+async def test_too_many_turns_get_one_last_reply_without_tools() -> None:
+    turns = [adding(number, 1) for number in range(5)]
+    result, asked = await answered(*turns, Turn(content="At least 5."))
+    assert (result["status"], result["iterations"], result["final_text"]) == ("max_turns_exceeded", 5, "At least 5.")
+    assert result["tool_calls_executed"] == len(result["all_results"]) == 5
+    assert "tools" not in asked[-1]
+    two, _ = await answered(*turns, max_turns=2)
+    assert two["iterations"] == 2
+
+
+async def test_a_failed_call_is_a_result_and_a_model_that_fails_is_an_error_after_three_tries() -> None:
+    async with ScriptedModelServer(Script.of(adding("one", 2), Turn(content="I can't."))) as server:
+        client = FunctionCallingClient(
+            "scripted", {"base_url": server.url}, retry_waits=(0.001, 0.001), settings=Settings()
+        )
+        async with client:
+            given = await client.call_with_tools(QUESTION, tools=[add])
+            before = server.requests
+            server.fail_next(Failure(times=0))
+            result = await client.call_with_tools(QUESTION, tools=[add])
+        assert server.requests == before + 3
+    (failed,) = given["all_results"]
+    assert (failed["success"], given["status"]) == (False, "success")
+    assert failed["result"].startswith("Error: argument 'a'")
+    assert (result["status"], result["final_text"], result["tool_calls_executed"]) == ("error", "", 0)
+    assert "503" in result["error"]
+
+
+@table(
+    ("messages", "options", "said"),
+    [
+        ([], {}, "messages is empty"),
+        ("hello", {}, "messages is a str"),
+        (QUESTION, {"max_turns": 0}, "max_turns"),
+        ([{"role": "user"}], {}, r"messages\[0\]"),
+        (QUESTION, {"tools": [{"type": "function"}]}, "a tool's definition"),
+    ],
+)
+async def test_what_is_refused(messages: Any, options: Any, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        await answered(Turn(content="x"), messages=messages, **options)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from swe_ai_fleet import FunctionCallingAgent
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import Conversation, Failure, Script, ScriptedModelServer, Turn
 from swe_ai_fleet.tools import BaseTool, FunctionTool, ToolParameter
+from tests.documented import blocks, run_python
 from tests.function_calling import (
     answer,
     asked,
@@ -411,3 +413,37 @@ class TestLimits:
         assert stop_of(responses) == ("max_tool_calls", False)
         refused = [text for text in observations(responses) if text.startswith("Error: not run")]
         assert (len(observations(responses)), len(refused)) == (25, 5)
+
+
+# --- docs/function-calling.md: its examples are run as they stand, in their order ---
+
+
+LOOK = Turn(tool_calls=(("weather", {"city": "Rome"}),))
+SCRIPT = Script(
+    conversations=(
+        Conversation(match="Be brief.", turns=(LOOK, Turn(content="Sunny."))),
+        Conversation(
+            match="What is the weather in Rome?",
+            turns=(Turn(content="1. Look."), LOOK, Turn(tool_calls=(("final_answer", {"result": "1. Sun\n2. Moon"}),))),
+        ),
+    )
+)
+
+
+async def test_the_examples(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "notes.txt").write_text("Take an umbrella.")
+    names: dict[str, Any] = {}
+    async with ScriptedModelServer(SCRIPT) as server:
+        monkeypatch.setenv("FLEET_MODEL_URL", server.url)
+        for _, block in blocks("docs/function-calling.md"):
+            await run_python(block, names)
+        sent = str(server.bodies)
+    printed = capsys.readouterr().out
+    assert "step run 1. Look." in printed
+    assert "step tool Rome: sunny for 1 days" in printed
+    assert "final run 1. Sun\n2. Moon\n" in printed
+    assert "success Sunny. 1" in printed
+    assert "Take an umbrella." in sent

@@ -6,7 +6,7 @@ import asyncio
 import random
 import warnings
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -23,62 +23,18 @@ from services.gateway.rest.table import OPERATIONS
 from services.gateway.upstream import open_upstream
 from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
 from tests.conftest import FleetUnderTest
+from tests.fuzz.test_grpc_surface import BODIES as KNOWN
+from tests.fuzz.test_grpc_surface import COSTLY, PINNED
+from tests.gateway_house import ready
 from tests.served import SERVED
 
-NOWHERE = {"path": "/nowhere/at/all"}
-TASK = {"task_id": "fuzz", "task_description": "x", "repo": NOWHERE}
-MINE = "agent:fuzz"
-BODIES: Mapping[str, dict[str, Any]] = {
-    "SubmitTask": {"deliberate": TASK},
-    "Deliberate": TASK,
-    "Orchestrate": TASK,
-    "ResolveApproval": {"decision": "APPROVAL_DECISION_REJECTED"},
+BODIES = KNOWN | {
+    "SubmitTask": {"deliberate": KNOWN["Deliberate"]},
+    # What is made here is nobody else's.
     "CreateCouncil": {"role": "NOBODY"},
-    "RegisterAgent": {"agent_id": "fuzz"},
-    "ProcessPlanningEvent": {"event_id": "fuzz", "event_type": "plan.rejected", "plan_id": "p", "repo": NOWHERE},
-    "DeriveSubtasks": {"plan_id": "fuzz", "task_description": "x", "repo": NOWHERE},
-    "GetTaskContext": {"role": "DEV"},
-    "ValidateWorkflow": {"definition": "name: x\nnodes: []\n"},
-    "RunWorkflow": {"task_id": "fuzz", "name": "fix-issue", "inputs": {"issue": "x"}, "repo": NOWHERE},
-    "SteerWorkflow": {"action": "STEER_ACTION_PAUSE"},
-    "Send": {"session_id": "fuzz", "text": "hi"},
-    "ExecutePlan": {"goal": "g", "session_id": "fuzz"},
-    "ApproveApproach": {"session_id": "fuzz", "decision": "rejected"},
-    "ContinuePlan": {"session_id": "fuzz"},
-    "GetContext": {"story_id": "fuzz", "role": "ROLE_DEV", "query": "x"},
-    "UpdateContext": {"story_id": "fuzz"},
-    "RehydrateSession": {"story_id": "fuzz"},
-    "ValidateScope": {"role": "ROLE_DEV", "phase": "PHASE_BUILD"},
-    "CreateStory": {"story": {"story_id": "fuzz", "title": "t"}},
-    "CreateTask": {"task": {"task_id": "fuzz-1", "title": "t"}},
-    "TransitionPhase": {"phase": "PHASE_PLAN", "reason": "r"},
-    "AddProjectDecision": {"decision": {"decision_id": "fuzz-d", "story_id": "fuzz", "title": "t"}},
-    "RecordOperations": {"record": {"execution_id": "fuzz", "task_id": "fuzz-1", "story_id": "fuzz"}},
-    "AddInteraction": {"namespace": MINE, "user": "u", "assistant": "a"},
-    "AddFact": {"namespace": MINE, "text": "f"},
-    "Recall": {"query": "q", "namespaces": [MINE]},
-    "ClearMemory": {"namespaces": [MINE]},
-    "RecordOutcome": {"rating": {"subject_id": "fuzz", "rating": 3}},
-    "RecommendApproach": {"goal": "g"},
-    "CreateWebhook": {"url": "https://example.org/hook"},
 }
 """Bodies that get past the first checks; what is generated goes on top of them."""
-# Decide what is begun, forgotten or told to whom: these stay as they are above.
-PINNED: Mapping[str, frozenset[str]] = {
-    "Deliberate": frozenset({"repo"}),
-    "Orchestrate": frozenset({"repo"}),
-    "SubmitTask": frozenset({"deliberate", "orchestrate"}),
-    "ProcessPlanningEvent": frozenset({"repo", "dispatch", "event_type"}),
-    "DeriveSubtasks": frozenset({"repo"}),
-    "RunWorkflow": frozenset({"repo"}),
-    "CreateCouncil": frozenset({"role"}),
-    "AddInteraction": frozenset({"namespace"}),
-    "AddFact": frozenset({"namespace"}),
-    "ClearMemory": frozenset({"namespaces", "everywhere"}),
-    "RecordOutcome": frozenset({"outcome"}),
-    "CreateWebhook": frozenset({"url"}),
-}
-PLACES = {"story_id": "fuzz", "session_id": "fuzz", "name": "fix-issue", "role": "NOBODY"}
+PLACES = {"story_id": "hostile", "session_id": "hostile", "name": "fix-issue", "role": "NOBODY"}
 CHECKS = [
     checks.status_code_conformance,
     checks.content_type_conformance,
@@ -86,8 +42,6 @@ CHECKS = [
     checks.response_schema_conformance,
 ]
 PROMISED = (501, 503, 504)
-# A model works on each of these.
-COSTLY = ("Send", "ExecutePlan")
 
 _UNSERVED = {one.id for one in OPERATIONS if one.method not in SERVED}
 
@@ -151,15 +105,15 @@ class Walk:
 
 def _tame(name: str, case: Any, dice: random.Random) -> None:
     """Lead a request past the first checks, and away from what would start or forget something."""
-    body, base = case.body, BODIES.get(name, {})
+    body, places = case.body, cast("dict[str, Any]", case.path_parameters or {})
     if isinstance(body, dict):
+        base = {key: value for key, value in BODIES.get(name, {}).items() if key not in places}
         given_body = cast("dict[str, Any]", body)
         kept = sorted(given_body)
         # Mostly a valid body with one thing changed: others do not get far.
         chosen = kept if dice.random() < 0.2 else dice.sample(kept, min(len(kept), dice.choice((0, 1, 1, 2))))
         pinned = PINNED.get(name, frozenset[str]())
         case.body = base | {key: given_body[key] for key in chosen if key not in pinned}
-    places = cast("dict[str, Any]", case.path_parameters or {})
     for place, value in PLACES.items():
         if place in places and (place == "role" or dice.random() < 0.6):
             places[place] = value
@@ -168,10 +122,6 @@ def _tame(name: str, case: Any, dice: random.Random) -> None:
 @pytest.fixture(scope="module")
 async def gateway(fleet: FleetUnderTest) -> AsyncIterator[str]:
     """A gateway to the fleet that takes many requests from one client."""
-
-    async def ready() -> bool:
-        return True
-
     generous = fleet.settings.model_copy(update={"http_requests_per_minute": 10_000_000})
     running = fleet.running
     async with open_upstream(running.address, running.context) as upstream:

@@ -8,14 +8,13 @@ import re
 import socket
 import sys
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import aiohttp
-import grpc.aio
 import psutil
 import pytest
 from websockets.asyncio.client import ClientConnection, connect
@@ -23,15 +22,16 @@ from websockets.exceptions import ConnectionClosed
 from websockets.frames import Close, Opcode
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from fleet.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
 from services.gateway.access.credentials import CredentialChecker
 from services.gateway.main import gateway_app, serve_http
 from services.gateway.upstream import open_upstream
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
 from swe_ai_fleet.testing.repositories import make_repository
+from tests.confinement import until
 from tests.conftest import FleetUnderTest
 from tests.event_source import EventSource, a_deliberation, numbered, serving
+from tests.fleet_client import connected, to_deliberate
 
 Message = dict[str, Any]
 FEED_BYTES = 4 * 1024 * 1024
@@ -89,20 +89,11 @@ async def ran(fleet: FleetUnderTest, tmp_path_factory: pytest.TempPathFactory) -
     repository = make_repository(tmp_path_factory.mktemp("watched") / "repository", {"a.py": "x = 1\n"})
     url, token = fleet.running.http, fleet.running.token
     assert url
-    async with grpc.aio.insecure_channel(fleet.running.address) as channel:
-        stub: Any = pb_grpc.OrchestratorServiceStub(channel)
-        metadata = (("authorization", f"Bearer {token}"),)
-        task = pb.DeliberateRequest(
-            task_id=f"watched-{uuid.uuid4().hex[:8]}",
-            task_description="Fix it.",
-            repo=pb.RepoRef(path=str(repository)),
-            num_agents=2,
-        )
-        execution_id = (await stub.SubmitTask(pb.SubmitTaskRequest(deliberate=task), metadata=metadata)).execution_id
+    async with connected({"address": fleet.running.address, "token": token}) as client:
+        execution_id = await client.submit(to_deliberate("Fix it.", repository, num_agents=2))
         live, code, _ = await watched(url, execution_id, "?events=1&text=1", {"Authorization": f"Bearer {token}"})
         assert code == 1000
-        request = pb.StreamExecutionRequest(execution_id=execution_id)
-        events = [event async for event in stub.StreamExecution(request, metadata=metadata)]
+        events = await client.events(execution_id)
     yield Ran(url=url, token=token, execution_id=execution_id, events=events, live=live)
 
 
@@ -340,13 +331,6 @@ async def test_a_client_that_never_reads_again_is_let_go(monkeypatch: pytest.Mon
             await until(lambda: feeds.watchers == 1)
             await until(lambda: feeds.watchers == 0)
             await until(lambda: not any(one.raddr == there for one in psutil.Process().net_connections("tcp4")))
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    """Wait until something holds."""
-    async with asyncio.timeout(10):
-        while not holds():
-            await asyncio.sleep(0.01)
 
 
 async def test_no_more_watch_than_may_and_those_who_go_make_room(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,11 +18,12 @@ from swe_ai_fleet.domain.tool import Outcome, PolicyDecision, ToolResult
 from swe_ai_fleet.sandbox import IsolationLevel, LocalWorkspace, Sandbox, SandboxPolicy
 from swe_ai_fleet.testing.repositories import commit_files, git, make_repository
 from swe_ai_fleet.tools import GitRemotes, GitTool, RemoteGrant, ShellTool
-from tests.confinement import until
+from tests.confinement import needs_bwrap, until
 from tests.git_server import ENCODED, USER, GitServer, git_server, served_copy
 from tests.git_server import PASSWORD as SECRET
+from tests.tool_doubles import ok
 
-pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap (bwrap) on PATH")
+pytestmark = needs_bwrap
 
 
 def project(server: GitServer) -> Path:
@@ -77,12 +78,6 @@ async def tool(workspace: LocalWorkspace, server: GitServer) -> GitTool:
     await ok(made.clone("origin"))
     server.seen.clear()
     return made
-
-
-async def ok(call: Awaitable[ToolResult]) -> ToolResult:
-    result = await call
-    assert result.success, result.observation()
-    return result
 
 
 async def failed(tool: GitTool, call: Awaitable[ToolResult], *said: str, outcome: Outcome = Outcome.ERROR) -> None:

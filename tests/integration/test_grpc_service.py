@@ -4,18 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
+import os
+import shutil
+import sys
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from pathlib import Path
 
 import grpc
 import grpc.aio
 import pytest
 import structlog
+from google.protobuf import json_format
+from google.protobuf.message import Message
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.orchestrator.v1.orchestrator_pb2_grpc import OrchestratorServiceStub
+from services.grpc_server import serve_grpc
+from services.orchestrator.main import task_of
+from swe_ai_fleet.adapters.jetstream import WorkMessage
+from swe_ai_fleet.codec import to_plain
 from swe_ai_fleet.domain.candidate import CheckKind, CheckResult, TestSummary
 from swe_ai_fleet.domain.errors import AgentLost, PreconditionFailed, ResourceExhausted, Unavailable
+from swe_ai_fleet.domain.event import ExecutionFinished
+from tests.documented import blocks
+from tests.fleet_command import ran
 from tests.orchestrator_service import Service, deliberation, field_named, orchestration, refusal
 from tests.scripted_fleet import FAILED, PASSED, ScriptedRun
 from tests.scripted_workspaces import DELIVERED_COMMIT
@@ -144,19 +159,6 @@ async def test_submit_then_fetch_by_task_and_by_execution(service: Service):
     assert list(fetched.results) == list(done.results)
 
 
-async def test_the_same_task_twice_and_other_content(service: Service):
-    replies = await asyncio.gather(*(service.stub.Deliberate(deliberation()) for _ in range(12)))
-    first = await service.stub.Deliberate(deliberation())
-    assert all(reply == first for reply in replies)
-    assert len(service.fleet.begun) == 3
-    resubmitted = await service.stub.SubmitTask(pb.SubmitTaskRequest(deliberate=deliberation()))
-    assert (resubmitted.already_existed, resubmitted.status) == (True, pb.DELIBERATION_STATUS_COMPLETED)
-    code, message, details = await refusal(service.stub.Deliberate(deliberation(context="more")))
-    assert (code, field_named(details)) == (grpc.StatusCode.ALREADY_EXISTS, "task_id")
-    assert "attempt" in message and details["ErrorInfo"].reason == "ALREADY_EXISTS"
-    assert (await service.stub.Orchestrate(orchestration())).execution_id != first.execution_id
-
-
 @pytest.mark.parametrize("ending", ["deadline", "drop", "stream"])
 async def test_the_end_of_a_call_ends_only_the_wait(service: Service, ending: str):
     gate = asyncio.Event()
@@ -180,23 +182,6 @@ async def test_the_end_of_a_call_ends_only_the_wait(service: Service, ending: st
     reply = await service.stub.Deliberate(deliberation())
     assert (reply.status, service.fleet.cancelled) == (pb.DELIBERATION_STATUS_COMPLETED, [])
     assert len(service.fleet.begun) == 3
-
-
-async def test_cancel_stops_the_agents(service: Service):
-    service.fleet.default = ScriptedRun(after=asyncio.Event())
-    submitted = await service.stub.SubmitTask(pb.SubmitTaskRequest(deliberate=deliberation()))
-    await service.fleet.started(3)
-    watching = service.stub.StreamDeliberation(deliberation())
-    assert (await anext(aiter(watching))).current_step == "accepted"
-    request = pb.CancelExecutionRequest(execution_id=submitted.execution_id, reason="changed my mind")
-    cancelled = await service.stub.CancelExecution(request)
-    assert (cancelled.status, cancelled.already_ended) == (pb.DELIBERATION_STATUS_CANCELLED, False)
-    assert len(service.fleet.cancelled) == 3
-    updates = [update async for update in watching]
-    assert updates[-1].final.status == pb.DELIBERATION_STATUS_CANCELLED
-    assert updates[-1].final.metadata["error"] == "changed my mind"
-    again = await service.stub.CancelExecution(request)
-    assert (again.status, again.already_ended) == (pb.DELIBERATION_STATUS_CANCELLED, True)
 
 
 async def test_replies_stay_small_enough_for_default_clients(service: Service):
@@ -288,3 +273,129 @@ async def test_faults_have_their_codes_and_say_when_to_try_again(service: Servic
     assert methods == ["Deliberate", "StreamDeliberation"]
     service.workspaces.faults = {}
     assert (await service.stub.Deliberate(deliberation())).status == pb.DELIBERATION_STATUS_COMPLETED
+
+
+# --- what requests of the orchestrator bring to the task, field by field ---
+
+
+EVERY_FIELD = Path(__file__).with_name("every_field.json")
+"""A request with a value in every field, and the task that is stored of it."""
+
+
+async def test_every_field_reaches_the_task(service: Service):
+    given = json.loads(EVERY_FIELD.read_text())
+    request = json_format.ParseDict(given["request"], pb.OrchestrateRequest())
+    await service.stub.SubmitTask(pb.SubmitTaskRequest(orchestrate=request), metadata=(("fleet-caller", "ada"),))
+    assert to_plain(service.log.events[0].body.task) == given["task"]
+    # So it does from NATS; who asks, and what its council decides, is said otherwise.
+    data = json.dumps({"orchestrate": given["request"]}).encode()
+    work = WorkMessage(subject="agent.cmd.execute", data=data, headers={}, sequence=1, deliveries=1)
+    assert to_plain(task_of(work)) == {**given["task"], "caller": "nats"}
+    # A field that is new has to be in the file, or here with the reason.
+    assert unset(request) == {
+        *("context_options.include_decisions", "memory"),
+        # Other tests have these.
+        *(f"delivery.{name}" for name in ("branch", "push", "author_name", "author_email")),
+        *("model_profile", "options.architect_top_k"),
+    }
+
+
+def unset(message: Message, path: str = "") -> set[str]:
+    """Fields without a value, at any depth."""
+    found: set[str] = set()
+    for field in message.DESCRIPTOR.fields:
+        name, value = f"{path}{field.name}", getattr(message, field.name)
+        mapped = field.message_type is not None and field.message_type.GetOptions().map_entry
+        if field.containing_oneof is not None and message.WhichOneof(field.containing_oneof.name) not in (
+            None,
+            field.name,
+        ):
+            continue
+        if field.message_type is None or mapped or not (field.is_repeated or message.HasField(field.name)):
+            given = message.HasField(field.name) if field.has_presence else bool(value)
+            found |= set() if given else {name}
+        elif field.is_repeated:
+            inner = [unset(one, f"{name}.") for one in value]
+            found |= set.intersection(*inner) if inner else {name}
+        else:
+            found |= unset(value, f"{name}.")
+    return found
+
+
+# --- who may call the orchestrator, how its server starts, is found and ends ---
+
+
+TOKEN = "a-token-for-tests"
+SERVICE = "fleet.orchestrator.v1.OrchestratorService"
+
+
+async def test_readiness_follows_what_the_fleet_stands_on():
+    service = Service(ready=False)
+    async with service.running():
+        stub = health_pb2_grpc.HealthStub(service.channel)
+        for name in ("", SERVICE):
+            reply = await stub.Check(health_pb2.HealthCheckRequest(service=name))
+            assert reply.status == health_pb2.HealthCheckResponse.NOT_SERVING
+        watching = stub.Watch(health_pb2.HealthCheckRequest(service=SERVICE))
+        assert (await watching.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
+        service.ready = True
+        assert (await watching.read()).status == health_pb2.HealthCheckResponse.SERVING
+        service.ready = False
+        assert (await watching.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
+        watching.cancel()
+        code, _, _ = await refusal(stub.Check(health_pb2.HealthCheckRequest(service="unknown")))
+        assert code is grpc.StatusCode.NOT_FOUND
+        assert (await service.stub.GetStatus(pb.GetStatusRequest())).uptime_seconds >= 0
+
+
+async def test_stopping_ends_the_calls_and_not_the_executions_and_a_port_that_is_taken_is_said_so():
+    service = Service()
+    service.fleet.default = ScriptedRun(after=asyncio.Event())
+    async with service.running():
+        with pytest.raises(PreconditionFailed) as refused:
+            async with serve_grpc([], service.address, None, service.is_ready):
+                pass
+        assert service.address in str(refused.value)
+        waiting = asyncio.ensure_future(service.stub.Deliberate(deliberation()))
+        await service.fleet.started(3)
+    with pytest.raises((grpc.aio.AioRpcError, asyncio.CancelledError)):
+        await waiting
+    assert not any(isinstance(event.body, ExecutionFinished) for event in service.log.events)
+
+
+GRPCURL = f"""#!{sys.executable}
+# Stands in for grpcurl where there is none: it makes the same calls, by buf.
+import argparse, subprocess, sys
+known = argparse.ArgumentParser()
+known.add_argument("-plaintext", action="store_true", required=True)
+known.add_argument("-H", action="append", default=[])
+known.add_argument("-d", default="{{}}")
+known.add_argument("address")
+known.add_argument("method")
+given = known.parse_args()
+asked = ["buf", "curl", "--http2-prior-knowledge", "--protocol=grpc", "--reflect"]
+headers = [f"--header={{header}}" for header in given.H]
+if given.method == "list":
+    sys.exit(subprocess.call([*asked, "--list-services", f"http://{{given.address}}"]))
+sys.exit(subprocess.call([*asked, *headers, "--data", given.d, f"http://{{given.address}}/{{given.method}}"]))
+"""
+
+
+async def test_the_documented_commands_of_foreign_clients(tmp_path: Path):
+    [(_, block)] = blocks("docs/api.md")
+    home, programs = tmp_path / "state/swe-ai-fleet", tmp_path / "bin"
+    home.mkdir(parents=True)
+    programs.mkdir()
+    (home / "token").write_text(TOKEN)
+    if shutil.which("grpcurl") is None:
+        (programs / "grpcurl").write_text(GRPCURL)
+        (programs / "grpcurl").chmod(0o755)
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}:{programs}"
+    async with Service().running(TOKEN) as service:
+        script = block.replace("127.0.0.1:50055", service.address).replace("~/.local/state", str(tmp_path / "state"))
+        told = await ran("bash", "-euc", script, PATH=path)
+    out = told.out + told.err
+    assert told.code == 0, out
+    for said in ("liveness", SERVICE, "SERVING"):
+        assert said in out
+    assert out.count('"stats"') == 2, out

@@ -244,8 +244,8 @@ REQUESTS: Mapping[str, tuple[Mapping[str, Any], Rows]] = {
         {"namespace": ("a b", ""), "text": ("", LONG), "source": ("me",)},
     ),
     "Recall": ({"query": "x"}, {"namespaces[0]": ({"namespaces": ["a b"]},)}),
-    "ClearMemory": ({}, {"namespaces": ({},), "everywhere": ({"namespaces": ["agent:x"], "everywhere": True},)}),
-    "RecordOutcome": ({}, {"outcome": ({},)}),
+    "ClearMemory": ({"namespaces": ["agent:x"]}, {"namespaces": ({"namespaces": None},), "everywhere": (True,)}),
+    "RecordOutcome": ({"rating": {"subject_id": "hostile", "rating": 3}}, {"outcome": ({"rating": None},)}),
     "GetOutcome": ({}, {"subject_id": ("",)}),
     "RecommendApproach": ({"goal": "x"}, {}),
 }

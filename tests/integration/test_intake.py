@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from services.orchestrator.main import PLANS, TASKS, open_intake
-from swe_ai_fleet.adapters.jetstream import JetStream, NatsCredentials, PermanentError, WorkMessage, WorkQueue
+from swe_ai_fleet.adapters.jetstream import PermanentError, WorkMessage, WorkQueue
 from swe_ai_fleet.cli.main import app
 from swe_ai_fleet.domain.errors import PreconditionFailed, ResourceExhausted
 from swe_ai_fleet.domain.event import ExecutionStatus
@@ -31,25 +31,10 @@ from swe_ai_fleet.domain.task import DEFAULT_TENANT, TaskKind
 from swe_ai_fleet.orchestrator.derivations import Derivations, PlanningEvents
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats, NatsAddress
 from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
+from tests.nats_logs import connected
 from tests.orchestrator_service import Service
 
 SECONDS = 30
-
-
-@asynccontextmanager
-async def connected(address: NatsAddress) -> AsyncIterator[JetStream]:
-    async with JetStream.connect(address.url, credentials=NatsCredentials(token=address.token)) as log:
-        yield log
-
-
-@asynccontextmanager
-async def foreign(address: NatsAddress) -> AsyncIterator[Client]:
-    """A client that knows nothing of us."""
-    client = await nats.connect(address.url)
-    try:
-        yield client
-    finally:
-        await client.close()
 
 
 async def nothing_in(client: Client, stream: str) -> None:
@@ -116,8 +101,7 @@ async def a_place(address: NatsAddress, **changes: object) -> AsyncIterator[Plac
         first_delay_seconds=0.02,
         last_delay_seconds=0.1,
     )
-    async with connected(address) as log, foreign(address) as client:
-        await log.ensure_streams()
+    async with connected(address), await nats.connect(address.url) as client:
         await client.jetstream().add_stream(name=queue.stream, subjects=list(queue.subjects), retention="workqueue")
         yield Place(address=address, queue=replace(queue, **changes), client=client)
         await client.jetstream().delete_stream(queue.stream)
@@ -225,10 +209,9 @@ async def test_a_dead_letter_is_handed_in_again_once(tmp_path: Path) -> None:
 
     async with (
         EmbeddedNats(tmp_path / "nats") as server,
-        foreign(server.address) as client,
-        connected(server.address) as log,
+        await nats.connect(server.address.url) as client,
+        connected(server.address),
     ):
-        await log.ensure_streams()
         place = Place(address=server.address, queue=queue, client=client)
         async with place.replica(handle):
             for data in (b"one", b"two", b"three"):
@@ -268,12 +251,12 @@ async def test_a_killed_server_loses_no_work(tmp_path: Path) -> None:
                 killed.set()
                 await server.__aexit__(None, None, None)
                 await server.__aenter__()
-                async with foreign(server.address) as client:
+                async with await nats.connect(server.address.url) as client:
                     place.client = client
                     await place.put(*map(str, range(10, 15)))
                     await place.empty()
             assert set(diary.got) == {str(number) for number in range(15)}
-            place.client = await stack.enter_async_context(foreign(server.address))
+            place.client = await stack.enter_async_context(await nats.connect(server.address.url))
 
 
 # --- what the orchestrator takes ---
@@ -305,11 +288,10 @@ async def orchestrator(nats_server: EmbeddedNats) -> AsyncIterator[Orchestrator]
     service, store = Service(), MemoryKeyValue()
     async with (
         connected(nats_server.address) as log,
-        foreign(nats_server.address) as client,
+        await nats.connect(nats_server.address.url) as client,
         service.running(),
         Derivations(fleet=service.fleet, log=service.log, workspaces=service.workspaces) as derivations,
     ):
-        await log.ensure_streams()
         planning = PlanningEvents(executions=service.executions, derivations=derivations, store=store)
         quick = {"first_delay_seconds": 0.02, "last_delay_seconds": 0.1}
         tasks, plans = replace(TASKS, **quick), replace(PLANS, **quick)

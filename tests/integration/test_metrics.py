@@ -3,87 +3,42 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import uuid
-from collections.abc import AsyncIterator
 from pathlib import Path
 
-import grpc
-import grpc.aio
-import pytest
-import structlog
-from typer.testing import CliRunner
-
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from fleet.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
-from swe_ai_fleet.cli.main import app
 from swe_ai_fleet.testing import ScriptedModelServer
-from swe_ai_fleet.testing.repositories import make_repository
-from tests.conftest import FleetUnderTest
-from tests.scripts import HELLO, HELLO_FILES, HELLO_OPERATIONS, SLEEP
+from tests.fleet_client import Client, to_deliberate
+from tests.fleet_command import Shell
+from tests.scripts import HELLO, HELLO_OPERATIONS, SLEEP
 
 SECONDS = 90
 
 
-class Caller:
-    """A client, and what each call carries."""
-
-    def __init__(self, stub: pb_grpc.OrchestratorServiceStub, token: str) -> None:
-        self.stub = stub
-        self.call = {"metadata": (("authorization", f"Bearer {token}"),), "timeout": SECONDS}
-
-    async def metrics(self, **fields: object) -> pb.GetMetricsResponse:
-        return await self.stub.GetMetrics(pb.GetMetricsRequest(**fields), **self.call)
-
-    async def status(self) -> pb.GetStatusResponse:
-        return await self.stub.GetStatus(pb.GetStatusRequest(include_stats=True, include_fleet=True), **self.call)
-
-    async def submit(self, repository: Path, description: str, **fields: object) -> str:
-        request = pb.DeliberateRequest(
-            task_id=f"metrics-{uuid.uuid4().hex[:8]}", task_description=description,
-            repo=pb.RepoRef(path=str(repository)), enable_peer_review=False, **fields,
-        )  # fmt: skip
-        reply = await self.stub.SubmitTask(pb.SubmitTaskRequest(deliberate=request), **self.call)
-        return reply.execution_id
-
-    async def until(self, execution_id: str, *kinds: str) -> list[pb.ExecutionEvent]:
-        """Its events until one of a kind comes, or all."""
-        seen: list[pb.ExecutionEvent] = []
-        async for event in self.stub.StreamExecution(pb.StreamExecutionRequest(execution_id=execution_id), **self.call):
-            seen.append(event)
-            if event.type in kinds:
-                break
-        return seen
-
-
-@pytest.fixture
-async def caller(fleet: FleetUnderTest) -> AsyncIterator[Caller]:
-    async with grpc.aio.insecure_channel(fleet.running.address) as channel:
-        yield Caller(pb_grpc.OrchestratorServiceStub(channel), fleet.running.token)
+async def measured(client: Client, **fields: object) -> pb.GetMetricsResponse:
+    return await client.stub.GetMetrics(pb.GetMetricsRequest(**fields), **client.call)
 
 
 def latencies(reply: pb.GetMetricsResponse) -> dict[str, pb.LatencySummary]:
     return {one.operation: one for one in reply.latencies}
 
 
-async def counted(caller: Caller, executions: int, **fields: object) -> pb.GetMetricsResponse:
+async def counted(client: Client, executions: int, **fields: object) -> pb.GetMetricsResponse:
     """The figures once so many executions are counted as ended."""
     async with asyncio.timeout(SECONDS):
         while True:
-            reply = await caller.metrics(**fields)
+            reply = await measured(client, **fields)
             if sum(one.count for one in reply.executions) >= executions and not reply.incomplete:
                 return reply
             await asyncio.sleep(0.05)
 
 
-async def test_a_run_is_measured(caller: Caller, tmp_path: Path) -> None:
-    repository = make_repository(tmp_path / "repository", HELLO_FILES)
-    before = await counted(caller, 0, role=pb.ROLE_DATA)
+async def test_a_run_is_measured(client: Client, repository: Path) -> None:
+    before = await counted(client, 0, role=pb.ROLE_DATA)
     ended = sum(one.count for one in before.executions)
-    execution_id = await caller.submit(repository, HELLO, role="DATA", num_agents=1)
-    events = await caller.until(execution_id, "execution_finished")
-    state = (await caller.stub.GetExecution(pb.GetExecutionRequest(execution_id=execution_id), **caller.call)).execution
-    after = await counted(caller, ended + 1, role=pb.ROLE_DATA)
+    execution_id = await client.submit(to_deliberate(HELLO, repository, role="DATA"))
+    events = await client.events(execution_id)
+    state = await client.execution(execution_id)
+    after = await counted(client, ended + 1, role=pb.ROLE_DATA)
 
     def grew(name: str) -> int:
         return latencies(after)[name].count - latencies(before)[name].count
@@ -104,15 +59,17 @@ async def test_a_run_is_measured(caller: Caller, tmp_path: Path) -> None:
     assert 0 < after.quantile_error < 0.1 and 0 <= after.cache_hit_rate <= 1
 
 
-async def test_the_fleet_shows_what_it_does(caller: Caller, model_server: ScriptedModelServer, tmp_path: Path) -> None:
-    repository = make_repository(tmp_path / "repository", HELLO_FILES)
-    execution_id = await caller.submit(repository, SLEEP, num_agents=2)
-    await caller.until(execution_id, "tool_started")
+async def test_the_fleet_shows_what_it_does(
+    client: Client, model_server: ScriptedModelServer, repository: Path
+) -> None:
+    execution_id = await client.submit(to_deliberate(SLEEP, repository, num_agents=2))
+    await client.until(execution_id, "tool_started")
+    asked = pb.GetStatusRequest(include_stats=True, include_fleet=True)
     try:
         async with asyncio.timeout(SECONDS):
             while True:
-                status = await caller.status()
-                running = (await caller.metrics()).agents.running
+                status = await client.stub.GetStatus(asked, **client.call)
+                running = (await measured(client)).agents.running
                 if sum(host.running for host in status.hosts) >= 2 and running >= 2 and status.hosts[0].node_id:
                     break
                 await asyncio.sleep(0.2)
@@ -126,26 +83,21 @@ async def test_the_fleet_shows_what_it_does(caller: Caller, model_server: Script
         storage = {one.name: one for one in status.storage}
         assert storage["AGENT_EVENTS"].messages > 0 and storage["AGENT_EVENTS"].bytes > 0
     finally:
-        await caller.stub.CancelExecution(pb.CancelExecutionRequest(execution_id=execution_id), **caller.call)
+        await client.cancel(execution_id)
     async with asyncio.timeout(SECONDS):
-        while (reply := await caller.metrics()).agents.running:
+        while (reply := await measured(client)).agents.running:
             await asyncio.sleep(0.05)
     assert reply.agents.cancelled >= 2
 
 
-async def test_the_command_line_tells_both(fleet: FleetUnderTest) -> None:
-    async def told(*arguments: str, code: int = 0) -> str:
-        variables = {"FLEET_SERVER": fleet.running.address, "FLEET_TOKEN": fleet.running.token}
-        result = await asyncio.to_thread(CliRunner().invoke, app, list(arguments), env=variables)
-        # The command let log lines go to a stream that is gone now.
-        structlog.reset_defaults()
-        assert result.exit_code == code, result.output
-        # The fleet in this process logs to the standard error that the command brought.
-        return result.output if code else result.stdout
-
-    status, metrics = [json.loads(await told(name, "--json")) for name in ("status", "metrics")]
+async def test_the_command_line_tells_both(shell: Shell) -> None:
+    status, metrics = [(await shell.fleet(name, "--json")).document for name in ("status", "metrics")]
     assert (status["status"], status["nodes"][0]["alive"], metrics["step_seconds"]) == ("healthy", True, 60)
-    plain = await told("status") + await told("metrics", "--since", "2h", "--role", "dev")
-    assert all(word in plain for word in ("AGENT_EVENTS", "executions ended", "model server"))
-    assert "--since: 'yesterday'" in await told("metrics", "--since", "yesterday", code=2)
-    assert "--role: 'KING' is unknown" in await told("metrics", "--role", "KING", code=2)
+    plain = [await shell.fleet("status"), await shell.fleet("metrics", "--since", "2h", "--role", "dev")]
+    assert all(word in plain[0].out + plain[1].out for word in ("AGENT_EVENTS", "executions ended", "model server"))
+    for option, value, said in (
+        ("--since", "yesterday", "--since: 'yesterday'"),
+        ("--role", "KING", "'KING' is unknown"),
+    ):
+        wrong = await shell.fleet("metrics", option, value)
+        assert (wrong.code, said in wrong.err) == (2, True)

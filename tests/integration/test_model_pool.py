@@ -23,6 +23,7 @@ from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.ports import ChatModel
 from swe_ai_fleet.testing import ScriptedModelServer
 from swe_ai_fleet.testing.script import Failure, Script, Turn
+from tests.confinement import until
 from tests.recorded_runs import Runs
 
 QUICK = PoolRules(timeout=10.0, backoff=0.02, open_for=0.05, poll_every=0.02)
@@ -98,9 +99,7 @@ async def test_retry_after_is_honoured_by_every_call_and_too_long_a_one_ends_the
         server.fail_next(Failure(status=429, retry_after_seconds=0.4))
         before, started = server.requests, loop.time()
         first = asyncio.create_task(ask(pool))
-        async with asyncio.timeout(5):
-            while not pool.counters.turned_away:
-                await asyncio.sleep(0)
+        await until(lambda: pool.counters.turned_away)
         assert await asyncio.gather(first, ask(pool), ask(pool)) == ["done"] * 3
         assert loop.time() - started >= 0.4
         assert server.requests - before == 4
@@ -113,9 +112,7 @@ async def test_retry_after_is_honoured_by_every_call_and_too_long_a_one_ends_the
 
 async def _told(pool: ModelPool, **waiting: int) -> None:
     """Wait until the pool has heard that so many requests wait at each server."""
-    async with asyncio.timeout(10):
-        while {one.name: one.load.waiting for one in pool.status().endpoints if one.load} != waiting:
-            await asyncio.sleep(0.005)
+    await until(lambda: {one.name: one.load.waiting for one in pool.status().endpoints if one.load} == waiting)
 
 
 async def test_calls_go_where_the_servers_say_there_is_least_to_do() -> None:
@@ -178,9 +175,7 @@ async def test_a_run_whose_model_is_away_waits_for_it_and_says_so(tmp_path: Path
         clone = await stack.enter_async_context(runs.clone("agent-1"))
         run = CodingRun(recorder=runs.services({"": pool}), results=runs.log)
         work = asyncio.create_task(run.run(assignment, clone))
-        async with asyncio.timeout(60):
-            while not runs.bodies(ModelAwaited):
-                await asyncio.sleep(0.01)
+        await until(lambda: runs.bodies(ModelAwaited))
         await stack.enter_async_context(ScriptedModelServer(turns, port=port))
         candidate = await work
     assert candidate.stop_reason is StopReason.FINAL_ANSWER

@@ -11,41 +11,24 @@ import stat
 import subprocess
 import sys
 import uuid
-from collections.abc import AsyncIterator, Coroutine
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from collections.abc import Coroutine
+from contextlib import AsyncExitStack, aclosing
 from pathlib import Path
 from typing import cast
 
 import nats
 import pytest
 
-from swe_ai_fleet.adapters.jetstream import JetStream, NatsCredentials, StreamSettings
+from swe_ai_fleet.adapters.jetstream import JetStream, StreamSettings
 from swe_ai_fleet.adapters.jetstream.protocol import event_subject
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed, ResourceExhausted, Unavailable
 from swe_ai_fleet.domain.event import StoredEvent, Writer
 from swe_ai_fleet.ports import KeyValueEntry
-from swe_ai_fleet.runtime.nats_server import EmbeddedNats, NatsAddress, read_address
+from swe_ai_fleet.runtime.nats_server import EmbeddedNats, read_address
 from tests.confinement import until
 from tests.contract.test_event_log import everything, note, notes, take_batches, write, writer
 from tests.lost_answers import Proxy
-
-
-@asynccontextmanager
-async def connected(
-    address: NatsAddress, *, url: str = "", settings: StreamSettings | None = None, timeout: float = 15.0
-) -> AsyncIterator[JetStream]:
-    credentials = NatsCredentials(token=address.token)
-    async with JetStream.connect(
-        url or address.url, credentials=credentials, settings=settings, timeout=timeout
-    ) as jetstream:
-        await jetstream.ensure_streams()
-        yield jetstream
-
-
-@pytest.fixture
-async def jetstream(nats_server: EmbeddedNats) -> AsyncIterator[JetStream]:
-    async with connected(nats_server.address) as jetstream:
-        yield jetstream
+from tests.nats_logs import connected
 
 
 async def kill(server: EmbeddedNats) -> None:
@@ -244,6 +227,3 @@ async def test_a_large_event_names_its_body(nats_server: EmbeddedNats, jetstream
         assert await (await client.jetstream().key_value("seen-by-all")).keys() == ["kept"]
     finally:
         await client.close()
-
-
-# --- results, for subscribers that know nothing of us ---

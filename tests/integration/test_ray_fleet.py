@@ -11,12 +11,16 @@ import pytest
 
 from swe_ai_fleet.domain.assignment import CodingAssignment
 from swe_ai_fleet.domain.errors import PreconditionFailed
+from swe_ai_fleet.domain.message import ModelRequest, UserMessage
 from swe_ai_fleet.domain.task import EnvironmentSpec, PinnedRepository, RepoRef, Task, TaskKind
 from swe_ai_fleet.domain.trajectory import StopReason
-from swe_ai_fleet.runtime.factories import workspace_provider
+from swe_ai_fleet.runtime.factories import open_model, workspace_provider
 from swe_ai_fleet.runtime.ray_fleet import open_ray_fleet
 from swe_ai_fleet.settings import Settings
+from swe_ai_fleet.testing import ScriptedModelServer
 from swe_ai_fleet.testing.repositories import make_repository
+from swe_ai_fleet.testing.script import Conversation, Script, ScriptRequest, Turn
+from tests.confinement import until
 from tests.conftest import FleetUnderTest
 from tests.scripts import HELLO, HELLO_FILES, SLEEP, SLEEPING
 
@@ -57,9 +61,7 @@ def _actors() -> set[int]:
 
 
 async def _gone(before: set[int]) -> None:
-    async with asyncio.timeout(20):
-        while _actors() - before:
-            await asyncio.sleep(0.05)
+    await until(lambda: not (_actors() - before))
 
 
 @pytest.mark.slow  # quick: cancelling a run
@@ -69,9 +71,7 @@ async def test_one_actor_an_agent_and_faults_keep_their_type_across_ray(
     before = _actors()
     async with open_ray_fleet(settings) as alone:
         running = asyncio.create_task(alone.run(_assignment(repository, HELLO)))
-        async with asyncio.timeout(30):
-            while not _actors() - before:
-                await asyncio.sleep(0.02)
+        await until(lambda: _actors() - before)
         candidate = await running
         assert candidate.stop_reason is StopReason.FINAL_ANSWER
         assert candidate.artifacts.files_changed == ("utils.py",)
@@ -109,3 +109,37 @@ def _sleeping() -> set[int]:
         except psutil.Error:
             continue
     return found
+
+
+# --- the fleet's limits on calls to models, kept by a real Ray actor for all of its hosts ---
+
+
+AGENTS, CALLS, LIMIT = 20, 4, 6
+
+
+async def _agents(settings: Settings) -> int:
+    """What one host of the fleet does; how many calls were answered."""
+    async with open_model(settings) as model:
+
+        async def agent(number: int) -> int:
+            session = model.session(f"agent-{number}")
+            replies = [await session.reply(ModelRequest((UserMessage(content="go"),))) for _ in range(CALLS)]
+            return sum(reply.message.content == "done" for reply in replies)
+
+        return sum(await asyncio.gather(*(agent(number) for number in range(AGENTS))))
+
+
+async def test_hosts_keep_to_the_limit_together(fleet: FleetUnderTest) -> None:
+    most = 0
+
+    def note(asked: ScriptRequest) -> bool:
+        nonlocal most
+        most = max(most, server.in_flight)
+        return True
+
+    script = Script(conversations=(Conversation(turns=(Turn(content="done"),), predicate=note),))
+    async with ScriptedModelServer(script, latency_seconds=0.05) as server:
+        settings = Settings(model_url=server.url, model_max_in_flight=LIMIT)
+        answered = await asyncio.gather(*(_agents(settings) for _ in range(2)))
+    assert answered == [AGENTS * CALLS] * 2
+    assert LIMIT - 2 <= most <= LIMIT

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 import sqlite3
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -16,10 +15,11 @@ from swe_ai_fleet.domain.tool import Outcome, PolicyDecision
 from swe_ai_fleet.sandbox import LocalWorkspace, open_workspace
 from swe_ai_fleet.tools import Pipeline
 from swe_ai_fleet.tools.policy import Policy
+from tests.confinement import needs_bwrap
 from tests.operations import OPERATIONS, Operation, make_workspace
 from tests.tables import table
 
-pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap (bwrap) on PATH")
+pytestmark = needs_bwrap
 
 READ_ONLY = Policy(read_only=True)
 OFFERED = tuple(operation for operation in OPERATIONS if READ_ONLY.offers(operation.spec))

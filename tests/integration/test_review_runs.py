@@ -29,9 +29,9 @@ from swe_ai_fleet.domain.candidate import (
 from swe_ai_fleet.domain.review import Critique, Finding, ProofOutcome, Review, ReviewVerdict
 from swe_ai_fleet.domain.task import ApprovalPolicy
 from swe_ai_fleet.domain.trajectory import StopReason
-from swe_ai_fleet.testing import Failure, Script, ScriptedModelServer, Turn
+from swe_ai_fleet.testing import Script, ScriptedModelServer, Turn
 from swe_ai_fleet.testing.repositories import git
-from tests.recorded_runs import SECRET, Runs, cut
+from tests.recorded_runs import SECRET, ScriptedRuns, calls, cut
 from tests.reviewing import REVIEWER as REVIEWS
 
 AUTHOR, REVIEWER, OTHER, THIRD = "agent-dev-1", "agent-dev-2", "agent-dev-3", "agent-dev-4"
@@ -49,24 +49,16 @@ def answer(fields: Mapping[str, Any] | str) -> Turn:
     return Turn(tool_calls=(("final_answer", {"result": fields if isinstance(fields, str) else json.dumps(fields)}),))
 
 
-def call(name: str, **arguments: Any) -> Turn:
-    return Turn(tool_calls=((name, arguments),))
-
-
 BOTH_FINE = answer({"reviews": [{"candidate": letter, **ACCEPT} for letter in "AB"], "order": ["A", "B"]})
 
 
-class World(Runs):
+class World(ScriptedRuns):
     """A model server whose words can be chosen, and a task."""
 
     def __init__(self, tmp_path: Path, server: ScriptedModelServer, model: OpenAIChatModel) -> None:
-        super().__init__(tmp_path, {"app.py": "a = 1\nb = 2\n", "lib/used.py": "import app\n"}, "Add c.")
-        self.server, self.models = server, {"": model}
+        super().__init__(tmp_path, {"app.py": "a = 1\nb = 2\n", "lib/used.py": "import app\n"}, "Add c.", server, model)
         self.own: BlobRef | None = None
         self.unshown: tuple[str, ...] = ()
-
-    def says(self, *turns: Turn | Failure) -> None:
-        self.server.script = Script.of(*turns)
 
     async def change(self, content: bytes, summary: str = "I added c.", author: str = AUTHOR) -> Candidate:
         return await self.candidate(author, content, summary)
@@ -135,11 +127,6 @@ class World(Runs):
         return candidate
 
     @property
-    def asked(self) -> int:
-        """How often a reviewer was asked; what the model can do is found out with other prompts."""
-        return sum(str(body["messages"][0]["content"]).startswith(REVIEWS) for body in self.server.bodies)
-
-    @property
     def offered(self) -> set[str]:
         """The tools that the last request offered."""
         return {tool["function"]["name"] for tool in self.server.bodies[-1]["tools"]}
@@ -162,9 +149,9 @@ async def test_a_reviewer_looks_around_in_a_clone_with_the_patch_and_answers_in_
     finding = {"text": "c is never used", "file": "/workspace/app.py", "line": "3", "must_fix": "yes"}
     findings = [finding, {"text": "this breaks", "file": "b/nowhere.py", "line": 7}, "and no test"]
     world.says(
-        call("files_read_file", path="app.py"),
-        call("shell_run_command", command="rm app.py"),
-        call("files_write_file", path="app.py", content=""),
+        calls("files_read_file", path="app.py"),
+        calls("shell_run_command", command="rm app.py"),
+        calls("files_write_file", path="app.py", content=""),
         answer({"verdict": "Request changes", "score": "4/10", "content": f"No: {SECRET}", "findings": findings}),
     )
     critique = await world.review(await world.change(patch("c = 3")))
@@ -221,7 +208,7 @@ async def test_a_proof_is_run_on_the_candidate_the_untouched_commit_and_the_revi
 ) -> None:
     world.says(
         # What a reviewer does to its clone has nothing to do with what its proof is run on.
-        call("shell_run_command", command="echo 'c = 9' > app.py"),
+        calls("shell_run_command", command="echo 'c = 9' > app.py"),
         revise(*(must_fix(command) for command in expected)),
     )
     world.own = (await world.change(patch(own))).artifacts.patch
@@ -238,7 +225,7 @@ async def test_an_answer_that_cannot_be_read_is_asked_for_once_more(world: World
     critique = await world.review(await world.change(patch("c = 3")))
     assert (critique.verdict, critique.score, critique.error) == (ReviewVerdict.ACCEPT, 0.9, "")
     assert "response_format" in world.server.bodies[-1]
-    assert (critique.usage.model_calls, world.asked) == (2, 2)
+    assert (critique.usage.model_calls, world.asked(REVIEWS)) == (2, 2)
     # Nonsense for a second time is a critique with an error and no weight.
     world.says(Turn(content="The weather is fine."))
     critique = await world.review(await world.change(patch("c = 3")), again=9)
@@ -269,7 +256,7 @@ async def test_several_candidates_are_reviewed_side_by_side_and_put_in_order(wor
     }
     world.own = (await world.change(patch("c = 3  # mine"))).artifacts.patch
     world.says(
-        call("shell_run_command", command=f"{looks}; cat app.py; git show untouched:app.py | wc -l"),
+        calls("shell_run_command", command=f"{looks}; cat app.py; git show untouched:app.py | wc -l"),
         answer({"reviews": reviews, "reason": f"3, not 4. {SECRET}", "order": f"{letter[OTHER]} > {letter[AUTHOR]}"}),
     )
     asked = [await subject(world, AUTHOR, "c = 4"), await subject(world, OTHER, "c = 3")]
@@ -305,14 +292,14 @@ async def test_neither_attributes_nor_tags_of_a_repository_hide_a_candidate_from
     for name in ("untouched", "candidate-a", "candidate-b"):
         git(world.repository, "tag", name)
     looks = "git diff untouched candidate-a -- && git diff untouched candidate-b --"
-    world.says(call("shell_run_command", command=looks), BOTH_FINE)
+    world.says(calls("shell_run_command", command=looks), BOTH_FINE)
     hidden = [await world.change(patch("c = 3") + attributes, author=name) for name in (AUTHOR, OTHER)]
     await world.compare(*(Subject(candidate=one, report=CheckReport(candidate_id="")) for one in hidden))
     assert world.server.bodies[-1]["messages"][-1]["content"].count("+c = 3") == 2
 
 
 async def test_a_review_whose_process_died_goes_on_and_one_that_had_ended_is_handed_in_again(world: World) -> None:
-    world.says(call("files_read_file", path="app.py"), call("git_diff"), answer(ACCEPT))
+    world.says(calls("files_read_file", path="app.py"), calls("git_diff"), answer(ACCEPT))
     candidate = await world.change(patch("c = 3"))
     first = await world.review(candidate)
     whole, requests = world.log, world.server.requests
@@ -343,7 +330,7 @@ def critique(reviewer: str, *findings: Finding, error: str = "") -> Critique:
 
 
 async def test_an_author_revises_its_own_work_with_the_critiques_in_hand(world: World) -> None:
-    world.says(call("shell_run_command", command="cat app.py; echo 'd = 4' >> app.py"), answer("Added d; c stays."))
+    world.says(calls("shell_run_command", command="cat app.py; echo 'd = 4' >> app.py"), answer("Added d; c stays."))
     failed = CheckResult(kind=CheckKind.DRY_RUN, name="tests", passed=False, output="NameError: d", message="exit 1")
     revised = await world.revise(
         await world.change(patch("c = 3")),

@@ -4,20 +4,44 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing, asynccontextmanager, suppress
-from dataclasses import dataclass, replace
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
 
+import grpc
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from swe_ai_fleet.adapters.jetstream import JetStream, NatsCredentials
+from fleet.orchestrator.v1 import orchestrator_pb2 as pb
+from swe_ai_fleet.adapters.jetstream import JetStream, StreamSettings
 from swe_ai_fleet.adapters.jetstream.protocol import event_subject
+from swe_ai_fleet.agents.run_deps import RunDeps
+from swe_ai_fleet.cli.findings import Health
+from swe_ai_fleet.cli.service_findings import nats as nats_finding
 from swe_ai_fleet.codec import to_json
+from swe_ai_fleet.domain.budget import Totals, Usage
+from swe_ai_fleet.domain.candidate import Perspective
 from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.domain.event import ExecutionStarted, StoredEvent, Writer
-from swe_ai_fleet.domain.task import PinnedRepository, RepoRef, Task, TaskKind
+from swe_ai_fleet.domain.message import AssistantMessage, ModelCapabilities, ModelReply, ModelRequest
+from swe_ai_fleet.domain.task import Limits, PinnedRepository, RepoRef, Task, TaskKind
+from swe_ai_fleet.orchestrator.quotas import Quotas
+from swe_ai_fleet.ports import ChatModel
+from swe_ai_fleet.runtime.fleet_view import LogRoom
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
+from swe_ai_fleet.runtime.spending import DAY_SECONDS, TenantSpending
+from swe_ai_fleet.settings import Settings
+from swe_ai_fleet.tools.audit import AuditTrail
+from swe_ai_fleet.tools.secrets import Secrets
+from tests.confinement import until
 from tests.contract.test_event_log import everything, note, notes, write, writer
+from tests.nats_logs import connected
+from tests.orchestrator_service import Service, deliberation, field_named, refusal
+from tests.scripted_fleet import ScriptedRun
 
 REPOSITORY = PinnedRepository(tenant="acme", location="/r", commit="a" * 40)
 STARTED = ExecutionStarted(
@@ -55,17 +79,9 @@ class World:
         return shared
 
 
-@asynccontextmanager
-async def connected(server: EmbeddedNats) -> AsyncGenerator[JetStream]:
-    address = server.address
-    async with JetStream.connect(address.url, credentials=NatsCredentials(token=address.token), timeout=10.0) as log:
-        await log.ensure_streams()
-        yield log
-
-
 @pytest.fixture
 async def world(nats_server: EmbeddedNats) -> AsyncIterator[World]:
-    async with connected(nats_server) as log, connected(nats_server) as plain:
+    async with connected(nats_server.address) as log, connected(nats_server.address) as plain:
         heard, caught_up = list[StoredEvent](), asyncio.Event()
 
         async def follow() -> None:
@@ -140,3 +156,125 @@ async def test_a_writer_says_nothing_of_others_and_hides_nothing(world: World) -
         with pytest.raises(PreconditionFailed, match="cannot be read"):
             await everything(log, mine)
     assert len(await world.both(victim)) == 2
+
+
+# --- what models say reaches watchers while they say it, masked, and costs nothing where nobody listens ---
+
+
+SECRET = "hunter2hunter2"
+
+
+@dataclass
+class Speaking:
+    """A model that says its text in pieces, if anybody wants pieces."""
+
+    pieces: tuple[str, ...]
+    streamed: list[bool] = field(default_factory=list[bool])
+
+    async def probe(self) -> ModelCapabilities:
+        return ModelCapabilities(model="speaking")
+
+    async def ping(self) -> None:
+        return None
+
+    async def reply(self, request: ModelRequest) -> ModelReply:
+        self.streamed.append(request.on_delta is not None)
+        for piece in self.pieces if request.on_delta is not None else ():
+            request.on_delta(piece)
+        return ModelReply(
+            message=AssistantMessage(content="".join(self.pieces)), finish_reason="stop", usage=Usage(model_calls=1)
+        )
+
+
+async def test_a_watcher_hears_masked_text_and_an_unwatched_model_does_not_stream(jetstream: JetStream) -> None:
+    watched, other = (
+        Task(task_id=uuid.uuid4().hex, kind=TaskKind.DELIBERATE, description="d", repo=RepoRef(location="/r"))
+        for _ in range(2)
+    )
+    model = Speaking(("The key is hunter2", "hunter2, ", "said."))
+    async with jetstream.live_texts() as live, aclosing(jetstream.watch_live("default", watched.execution_id)) as heard:
+
+        def face(task: Task) -> ChatModel:
+            trail = AuditTrail(execution_id=task.execution_id, agent_id="agent-dev-1")
+            deps = RunDeps(models={"": model}, mask=Secrets((SECRET,)), live=live)
+            return deps.model(task, Perspective(), trail)
+
+        first = asyncio.create_task(anext(heard))
+        async with asyncio.timeout(20):
+            await until(lambda: live.is_followed("default", watched.execution_id))
+            reply = await face(watched).reply(ModelRequest(()))
+            texts = [await first]
+            while "said." not in texts[-1].text:
+                texts.append(await anext(heard))
+            await face(other).reply(ModelRequest(()))
+    assert "".join(delta.text for delta in texts) == "The key is [masked], said."
+    assert texts[0].begins and texts[0].agent_id == "agent-dev-1"
+    assert reply.message.content == "The key is hunter2hunter2, said."  # masking it is the history's business
+    assert model.streamed == [True, False]
+
+
+# --- what tenants spend beside executions is one sum a day, whichever replica they talk to ---
+
+
+NOON = datetime(2026, 11, 22, 12, tzinfo=UTC).timestamp()
+
+
+async def test_replicas_that_count_at_once_come_to_one_sum_a_tenant_and_day(jetstream: JetStream) -> None:
+    bucket = await jetstream.bucket(f"spending-{uuid.uuid4().hex}", ttl_seconds=60)
+    now = NOON
+    replicas = [TenantSpending(bucket, clock=lambda: now) for _ in range(3)]
+    await asyncio.gather(*(replica.add("small", 10) for replica in replicas for _ in range(4)))
+    await replicas[0].add("other", 7)
+    # What lost every race for the bucket is still owed, and comes with the next.
+    for replica in replicas:
+        await replica.add("small", 0)
+    assert [await replica.today("small") for replica in replicas] == [120, 120, 120]
+    assert await replicas[2].today("other") == 7
+    now += DAY_SECONDS
+    assert await replicas[1].today("small") == 0
+
+
+# --- a NATS that is nearly full: nothing new is accepted, what runs goes on to its end, and whoever asks is told ---
+
+
+MOST = 4 * 2**20
+
+
+async def test_what_is_nearly_full_takes_nothing_new_and_lets_what_runs_end(tmp_path: Path) -> None:
+    settings, limited = Settings(home=tmp_path, blob_bytes=MOST), "OBJ_agent-blobs"
+    server = EmbeddedNats(tmp_path / "nats")
+    async with server, connected(server.address, settings=StreamSettings(max_blob_bytes=MOST)) as log:
+        service = Service(log=log, quotas=Quotas(kept=LogRoom(log, seconds=0.0).storage))
+        end = asyncio.Event()
+        service.fleet.default = ScriptedRun(after=end)
+        async with service.running():
+            running = asyncio.ensure_future(service.stub.Deliberate(deliberation("before", num_agents=1)))
+            await service.fleet.started(1)
+            assert (await nats_finding(settings)).state is Health.OK
+            await log.put("default", "other", b"x" * int(0.92 * MOST), "application/octet-stream")
+            code, told, details = await refusal(service.stub.Deliberate(deliberation("after")))
+            assert code is grpc.StatusCode.RESOURCE_EXHAUSTED and limited in told
+            assert field_named(details) == "nats"
+            finding = await nats_finding(settings)
+            assert finding.state is Health.FAULT and limited in finding.cause
+            end.set()
+            assert (await running).status == pb.DELIBERATION_STATUS_COMPLETED
+
+
+# --- what candidates may spend together ---
+
+
+@given(
+    st.integers(1, 300),
+    st.builds(Limits, max_tokens=st.integers(0, 10**6), max_tool_calls=st.integers(1, 500), max_cost=st.floats(0, 100)),
+    st.builds(
+        Totals, max_tokens=st.integers(300, 10**6), max_tool_calls=st.integers(300, 10**5), max_cost=st.floats(0.1, 100)
+    ),
+)
+def test_candidates_together_stay_within_the_task(parts: int, own: Limits, totals: Totals) -> None:
+    share = totals.share(own, parts=parts)
+    assert 1 <= share.max_tokens * parts <= totals.max_tokens
+    assert 1 <= share.max_tool_calls * parts <= totals.max_tool_calls
+    assert 0 < share.max_cost * parts <= totals.max_cost * 1.000001
+    assert share.max_tool_calls <= own.max_tool_calls
+    assert not own.max_tokens or share.max_tokens <= own.max_tokens

@@ -1,4 +1,4 @@
-"""GetTaskContext of a fleet at work: what a role is told, from a project that is known and a clone of a repository."""
+"""What a fleet at work tells of a role's context, from a project that is known and a clone, and of its councils."""
 
 from __future__ import annotations
 
@@ -7,60 +7,43 @@ import uuid
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import grpc.aio
 import pytest
 
 from fleet.context.v1 import context_pb2 as cpb
-from fleet.context.v1.context_pb2_grpc import ContextServiceStub
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from fleet.orchestrator.v1.orchestrator_pb2_grpc import OrchestratorServiceStub
 from swe_ai_fleet.testing import ScriptedModelServer
 from swe_ai_fleet.testing.repositories import make_repository
-from tests.conftest import FleetUnderTest
-from tests.scripts import HELLO, HELLO_FILES
+from tests.fleet_client import Client, to_deliberate, to_orchestrate
+from tests.fleet_command import Shell
+from tests.scripts import FAILING, HELLO, HELLO_FILES
 
-SECONDS = 60
 FILES = HELLO_FILES | {"AGENTS.md": "Use tabs.\n", "lib.py": "def helper_of_all():\n    return 2\n"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Service:
-    stub: Any
-    token: tuple[tuple[str, str], ...]
+    client: Client
     story: str
 
     async def get(self, **fields: object) -> pb.GetTaskContextResponse:
-        request = pb.GetTaskContextRequest(**fields)
-        return await self.stub.GetTaskContext(request, metadata=self.token, timeout=SECONDS)
+        return await self.client.stub.GetTaskContext(pb.GetTaskContextRequest(**fields), **self.client.call)
 
 
 @pytest.fixture
-async def service(fleet: FleetUnderTest) -> AsyncIterator[Service]:
-    token = (("authorization", f"Bearer {fleet.running.token}"),)
+async def service(client: Client) -> AsyncIterator[Service]:
     story = f"story-{uuid.uuid4().hex[:8]}"
-    async with (
-        grpc.aio.insecure_channel(fleet.running.address) as orchestrator,
-        grpc.aio.insecure_channel(fleet.running.context) as context,
+    decision = {"decision_id": f"D-{story}", "story_id": story, "title": "WebAuthn level 2", "roles": ["ROLE_DEV"]}
+    work = {"execution_id": f"x-{story}", "story_id": story, "task_id": f"T-{story}", "status": "failed"}
+    for request in (
+        cpb.CreateStoryRequest(story={"story_id": story, "title": "Log in with a passkey"}),
+        cpb.CreateTaskRequest(task={"task_id": f"T-{story}", "story_id": story, "title": "The endpoint"}),
+        cpb.AddProjectDecisionRequest(decision=decision),
+        cpb.RecordOperationsRequest(record=work | {"summary": "No luck yet."}),
     ):
-        project: Any = ContextServiceStub(context)
-        decision = {"decision_id": f"D-{story}", "story_id": story, "title": "WebAuthn level 2", "roles": ["ROLE_DEV"]}
-        record = {"execution_id": f"x-{story}", "story_id": story, "task_id": f"T-{story}"}
-        for call, request in (
-            (project.CreateStory, cpb.CreateStoryRequest(story={"story_id": story, "title": "Log in with a passkey"})),
-            (
-                project.CreateTask,
-                cpb.CreateTaskRequest(task={"task_id": f"T-{story}", "story_id": story, "title": "The endpoint"}),
-            ),
-            (project.AddProjectDecision, cpb.AddProjectDecisionRequest(decision=decision)),
-            (
-                project.RecordOperations,
-                cpb.RecordOperationsRequest(record=record | {"status": "failed", "summary": "No luck yet."}),
-            ),
-        ):
-            await call(request, metadata=token, timeout=SECONDS)
-        yield Service(stub=OrchestratorServiceStub(orchestrator), token=token, story=story)
+        await getattr(client.context, type(request).__name__.removesuffix("Request"))(request, **client.call)
+    yield Service(client=client, story=story)
 
 
 async def test_the_context_of_a_role_is_what_the_project_knows_and_the_tools_it_gets(service: Service):
@@ -85,28 +68,21 @@ async def test_the_context_of_a_role_is_what_the_project_knows_and_the_tools_it_
 async def test_it_is_what_the_agent_gets_of_its_repository_too(
     service: Service, model_server: ScriptedModelServer, tmp_path: Path
 ):
-    repo, task_id = pb.RepoRef(path=str(make_repository(tmp_path / "r", FILES))), f"context-{uuid.uuid4().hex[:8]}"
-    order = pb.OrchestrateRequest(
+    task_id = f"context-{uuid.uuid4().hex[:8]}"
+    order = to_orchestrate(
+        f"{HELLO} Use `helper_of_all`.",
+        make_repository(tmp_path / "r", FILES),
         task_id=task_id,
-        task_description=f"{HELLO} Use `helper_of_all`.",
         role="DEV",
-        repo=repo,
         story_id=service.story,
         context=f"It lives in {task_id}.py.",
         constraints=pb.TaskConstraints(requirements=["no new dependency"], rubric="small"),
         context_options=pb.ContextOptions(include_instructions=False, include_history=False),
         options=pb.OrchestratorOptions(num_agents=1, custom_params={"instructions": "Be brief.", "temperature": "0.5"}),
     )
-    submitted = await service.stub.SubmitTask(
-        pb.SubmitTaskRequest(orchestrate=order), metadata=service.token, timeout=SECONDS
-    )
-    watched = pb.StreamExecutionRequest(execution_id=submitted.execution_id)
-    async for event in service.stub.StreamExecution(watched, metadata=service.token, timeout=SECONDS):
-        if event.type == "model_replied":
-            break
-    await service.stub.CancelExecution(
-        pb.CancelExecutionRequest(execution_id=submitted.execution_id), metadata=service.token, timeout=SECONDS
-    )
+    execution_id = await service.client.submit(order)
+    await service.client.until(execution_id, "model_replied")
+    await service.client.cancel(execution_id)
     body = next(body for body in model_server.bodies if f"It lives in {task_id}.py." in str(body["messages"]))
     system, first = (message["content"] for message in body["messages"][:2])
     told = await service.get(task_id=task_id)
@@ -120,7 +96,7 @@ async def test_it_is_what_the_agent_gets_of_its_repository_too(
     other = pb.GetContextOptions(include_repository_map=False, include_instructions=True)
     for told in (
         await service.get(task_id=task_id, options=other),
-        await service.get(role="DEV", repo=repo, options=other),
+        await service.get(role="DEV", repo=order.repo, options=other),
     ):
         assert "Use tabs." in told.blocks.context and "def helper_of_all" not in told.blocks.context
 
@@ -135,3 +111,39 @@ async def test_what_is_unknown_or_not_there_is_refused(service: Service):
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await service.get(**fields)
         assert refused.value.code().name == code, fields
+
+
+# --- councils over the command line, and a task that one of them solves ---
+
+
+@pytest.mark.slow
+async def test_the_whole_fleet_from_the_command_line(client: Client, shell: Shell, repository: Path) -> None:
+    # Requests at random may have made one before.
+    await shell.fleet("councils", "delete", "DATA")
+    made = await shell.fleet("councils", "create", "DATA", "--agents", "1", "--rounds", "0", "--json")
+    assert made.document == {"council_id": "council-data", "agent_ids": ["agent-data-1"]}
+    ada = ("register", "DATA", "ada", "--language", "python", "--metadata")
+    for words, code, said in (
+        (("register", "DATA", "outsider", "--endpoint", "127.0.0.1:7000"), 2, "FLEET_AGENT_ENDPOINTS"),
+        ((*ada, "a=b"), 0, "2 in the council"),
+        ((*ada, "a"), 2, "K=V"),
+    ):
+        ended = await shell.fleet("councils", *words)
+        assert (ended.code, said in ended.out + ended.err) == (code, True), ended
+    listed = await shell.fleet("councils", "list", "--role", "DATA")
+    rows = [line.split() for line in listed.out.splitlines()]
+    assert listed.code == 0 and ["council-data", "DATA", "2", "active", "scripted"] in rows
+    assert ["ada", "DATA", "the", "fleet", "0", "python"] in rows
+
+    none = pb.TaskConstraints(checks=[pb.CheckSpec(name="none", command="false")])
+    task = to_deliberate(FAILING, repository, role="DATA", constraints=none, num_agents=0, enable_peer_review=None)
+    reply = await client.stub.Deliberate(task, **client.call)
+    assert {name for one in reply.results for name in (one.candidate_id, *one.duplicates)} == {"agent-data-1", "ada"}
+    for words, code, said in (
+        (("unregister", "DATA", "ada"), 0, "has left"),
+        (("unregister", "DATA", "ada", "--json"), 2, '"field": "agent_id"'),
+        (("delete", "DATA"), 0, "deleted"),
+        (("delete", "DATA"), 2, ""),
+    ):
+        ended = await shell.fleet("councils", *words)
+        assert (ended.code, said in (ended.out + ended.err).replace('":"', '": "')) == (code, True), ended

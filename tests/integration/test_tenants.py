@@ -29,7 +29,7 @@ from swe_ai_fleet.testing.repositories import make_repository
 from tests.plan_script import PLAN_GOAL
 from tests.tenants import NORTH, SOUTH, World, refused, tenants
 
-SECONDS = 60
+SECONDS = 90
 
 
 @pytest.fixture(scope="module")
@@ -183,8 +183,7 @@ async def test_tasks_from_nats_go_to_the_tenant_of_their_subject(world: World) -
         {"deliberate": {"taskId": a_name(), "taskDescription": "Add", "numAgents": 1, "repo": {"path": "/srv/app"}}}
     )
     task_id = json.loads(body)["deliberate"]["taskId"]
-    client = await nats.connect(world.nats.address.url)
-    try:
+    async with await nats.connect(world.nats.address.url) as client:
         heard = await client.subscribe(f"agent.results._{NORTH}.{task_id}")
         lost = await client.subscribe(f"agent.dlq.{TASKS.consumer}")
         await client.flush()
@@ -193,8 +192,6 @@ async def test_tasks_from_nats_go_to_the_tenant_of_their_subject(world: World) -
             await client.jetstream().publish("agent.cmd.execute.nowhere.high", body.encode())
             assert task_id.encode() in (await heard.next_msg(timeout=30)).data
             assert b"nowhere" in (letter := await lost.next_msg(timeout=30)).data or "nowhere" in str(letter.headers)
-    finally:
-        await client.close()
     state = await world.executions.latest(NORTH, task_id)
     assert (state.task.priority, state.task.tenant, state.task.caller) == (8, NORTH, "nats")
     with pytest.raises(NotFound):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 import socket
-from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import aiohttp
@@ -31,12 +30,6 @@ TASK = Task(
 )
 ACCEPTOR = ev.Writer(tenant="acme", execution_id=TASK.execution_id, task_id="t1", generation=0)
 SECRET = "-".join(("nobody", "guesses", "this"))
-
-
-@pytest.fixture
-async def collector() -> AsyncIterator[TraceCollector]:
-    async with TraceCollector() as collector:
-        yield collector
 
 
 async def _run(log: EventLog, agent_id: str = "dev-1") -> None:

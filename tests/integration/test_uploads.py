@@ -8,12 +8,9 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from pathlib import Path
 
-import grpc
-import grpc.aio
 import pytest
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from fleet.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
 from services.auth import acting_for
 from services.orchestrator.uploads import Uploads
 from swe_ai_fleet.adapters.git_workspace import GitWorkspaceProvider, unpack_branch
@@ -23,12 +20,11 @@ from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, PreconditionF
 from swe_ai_fleet.domain.task import PinnedRepository, RepoRef
 from swe_ai_fleet.in_process import MemoryLog
 from swe_ai_fleet.sandbox import IsolationLevel, Sandbox, SandboxPolicy
-from swe_ai_fleet.testing.repositories import git, make_repository
-from tests.conftest import FleetUnderTest
+from swe_ai_fleet.testing.repositories import git
+from tests.fleet_client import Client
 from tests.orchestrator_service import field_named, refusal
-from tests.scripts import HELLO, HELLO_FILES
+from tests.scripts import HELLO
 
-SECONDS = 90
 CHUNK = 1024
 
 
@@ -50,23 +46,16 @@ def pieces(bundle: bytes, **header: object) -> Iterable[pb.UploadRepositoryReque
         yield pb.UploadRepositoryRequest(chunk=bundle[offset : offset + CHUNK])
 
 
-@pytest.fixture
-def repository(tmp_path: Path) -> Path:
-    return make_repository(tmp_path / "repository", HELLO_FILES)
-
-
-async def test_an_upload_is_named_by_its_content_and_takes_no_push(fleet: FleetUnderTest, repository: Path) -> None:
+async def test_an_upload_is_named_by_its_content_and_takes_no_push(client: Client, repository: Path) -> None:
     bundle = bundle_of(repository)
     digest = hashlib.sha256(bundle).hexdigest()
-    call = {"metadata": (("authorization", f"Bearer {fleet.running.token}"),), "timeout": SECONDS}
-    async with grpc.aio.insecure_channel(fleet.running.address) as channel:
-        stub = pb_grpc.OrchestratorServiceStub(channel)
-        first = await stub.UploadRepository(pieces(bundle, digest=digest, size_bytes=len(bundle), ref="main"), **call)
-        again = await stub.UploadRepository(pieces(bundle), **call)
-        assert first == again == pb.RepoRef(upload_id=digest, ref="main")
-        pushing = pb.OrchestrateRequest(task_description=HELLO, repo=first, delivery=pb.Delivery(push=True))
-        _, _, details = await refusal(stub.Orchestrate(pushing, **call))
-        assert field_named(details) == "delivery.push"
+    stub, call = client.stub, client.call
+    first = await stub.UploadRepository(pieces(bundle, digest=digest, size_bytes=len(bundle), ref="main"), **call)
+    again = await stub.UploadRepository(pieces(bundle), **call)
+    assert first == again == pb.RepoRef(upload_id=digest, ref="main")
+    pushing = pb.OrchestrateRequest(task_description=HELLO, repo=first, delivery=pb.Delivery(push=True))
+    _, _, details = await refusal(stub.Orchestrate(pushing, **call))
+    assert field_named(details) == "delivery.push"
 
 
 # --- without a fleet --------------------------------------------------------------------------------------------

@@ -104,18 +104,6 @@ async def test_one_that_dies_at_the_start_is_told_at_once_with_the_end_of_its_ou
     assert not alive(processes(tmp_path))
 
 
-async def test_after_a_crash_it_comes_back_at_the_same_place(serve, tmp_path: Path) -> None:
-    told: list[str] = []
-    async with serve("crashes", told=told) as served:
-        await post(served, "/crash")
-        await until(lambda: any("is available again" in line for line in told))
-        assert await models(served, served.api_key) == 200
-        first, second = starts(tmp_path)
-        assert not alive(first["pids"]) and len(alive(second["pids"])) == 2
-    assert any("status 41" in line and "agents wait" in line for line in told)
-    assert not alive(processes(tmp_path))
-
-
 async def test_running_requests_finish(serve, tmp_path: Path) -> None:
     async with serve("well", drain=10) as served:
         running = asyncio.create_task(post(served, "/work/0.3"))
@@ -183,9 +171,7 @@ def test_the_parser_goes_by_the_name_or_by_the_template_of_a_model_that_is_here(
     assert tool_parser(str(model)) == "mistral"
 
 
-async def test_after_a_crash_it_comes_back_at_the_same_place_and_one_that_does_not_answer_is_started_again(
-    serve, tmp_path: Path
-) -> None:
+async def test_one_that_crashed_or_does_not_answer_comes_back_at_the_same_place(serve, tmp_path: Path) -> None:
     told: list[str] = []
     async with serve("crashes", told=told) as served:
         for crash, way in ((1, "/crash"), (2, "/wedge")):

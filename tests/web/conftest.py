@@ -12,6 +12,7 @@ from playwright.async_api import Browser, BrowserContext, Page, async_playwright
 from tests.conftest import FleetUnderTest
 from tests.web.stage import Stage, stage_of
 
+_AXE = Path(__file__).parents[2] / "web/node_modules/axe-core/axe.min.js"
 ARTIFACTS = Path(__file__).with_name(".artifacts")
 """Where pictures of the page are kept for people to look at."""
 
@@ -56,3 +57,13 @@ async def page(context: BrowserContext, stage: Stage) -> AsyncIterator[Page]:
     await page.wait_for_url(lambda url: "#token" not in url)
     yield page
     assert not wrong, wrong
+
+
+async def serious(page: Page) -> list[tuple[str, str]]:
+    """What axe finds that keeps somebody from using the page. Where axe is not installed, `make web` says so."""
+    if not _AXE.exists():
+        pytest.skip("axe-core is not installed; npm ci in web/")
+    await page.evaluate(_AXE.read_text())
+    found = await page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+    grave = [one for one in found["violations"] if one["impact"] in ("serious", "critical")]
+    return [(one["id"], one["nodes"][0]["html"]) for one in grave]

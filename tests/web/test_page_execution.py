@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import re
-from pathlib import Path
-from typing import Any
 
 import pytest
 from playwright.async_api import BrowserContext, Locator, Page, expect
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from fleet.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
 from swe_ai_fleet.extensions import extensions
-from tests.scripts import HELLO_FILES, PROPOSING, SLEEP
+from tests.scripts import PROPOSING, SLEEP
+from tests.web.conftest import serious
 from tests.web.stage import Stage
 from tests.web_script import BUSY, HOSTILE_FILE, HOSTILE_TASK, MARKUP
 
 pytestmark = pytest.mark.slow
 
-_AXE = Path(__file__).parents[2] / "web/node_modules/axe-core/axe.min.js"
 _LONG = 60_000
 """Milliseconds: for what agents, checks and reviews have to do first."""
 _NODES = """\
@@ -51,32 +47,10 @@ def _badge(page: Page) -> Locator:
     return page.locator(".execution-lead .badge")
 
 
-async def _told(stage: Stage, execution_id: str) -> pb.Execution:
-    stub: Any = pb_grpc.OrchestratorServiceStub(stage.channel)
-    return (await stub.GetExecution(pb.GetExecutionRequest(execution_id=execution_id), **stage.call)).execution
-
-
-async def _stored(stage: Stage, execution_id: str) -> list[int]:
-    """The numbers of an execution's events, as the services tell them."""
-    stub: Any = pb_grpc.OrchestratorServiceStub(stage.channel)
-    stream = stub.StreamExecution(pb.StreamExecutionRequest(execution_id=execution_id), **stage.call)
-    return [event.sequence async for event in stream]
-
-
-async def _sound(page: Page) -> None:
-    """No serious fault that axe finds. Where axe is not installed, `make web` says so."""
-    if not _AXE.exists():
-        pytest.skip("axe-core is not installed; npm ci in web/")
-    await page.evaluate(_AXE.read_text())
-    found = await page.evaluate("axe.run(document, {resultTypes: ['violations']})")
-    serious = [one for one in found["violations"] if one["impact"] in ("serious", "critical")]
-    assert not serious, json.dumps([(one["id"], one["nodes"][0]["html"]) for one in serious], indent=1)
-
-
 async def test_an_execution_is_watched_live_reloaded_and_compared(page: Page, stage: Stage) -> None:
     await _open(page, stage, "/submit")
     await page.get_by_label("What is to be done").fill(f"{BUSY} Add hello_world()")
-    await page.get_by_label("Repository", exact=True).fill(str(stage.repository("watched", HELLO_FILES)))
+    await page.get_by_label("Repository", exact=True).fill(str(stage.repository("watched")))
     await page.get_by_role("spinbutton", name="Agents").fill("3")
     await page.get_by_text("More options").click()
     await page.get_by_label("Mode", exact=True).select_option(label="Rank the proposals only")
@@ -130,7 +104,7 @@ async def test_an_execution_is_watched_live_reloaded_and_compared(page: Page, st
     await page.set_viewport_size({"width": 1360, "height": 900})
     await page.get_by_role("button", name="Each change").click()
     await expect(panels.first.locator(".diff-added", has_text="def hello_world").first).to_be_visible()
-    await _sound(page)
+    assert await serious(page) == []
 
     await page.get_by_role("button", name="4 of 5: good").click()
     await expect(page.locator(".rating")).to_contain_text("Rated 4 of 5")
@@ -149,7 +123,7 @@ async def test_an_execution_is_watched_live_reloaded_and_compared(page: Page, st
 
 
 async def test_markup_in_tasks_files_and_output_stays_text(page: Page, stage: Stage) -> None:
-    execution_id = await stage.submit("hostile", HOSTILE_TASK, stage.repository("hostile", HELLO_FILES))
+    execution_id = await stage.begin("hostile", HOSTILE_TASK)
     await _watch(page, stage, execution_id)
     await expect(_badge(page)).to_contain_text("completed", timeout=_LONG)
     await expect(page.get_by_role("heading", level=1)).to_contain_text("<script>")
@@ -178,7 +152,7 @@ async def test_a_risky_call_is_approved(page: Page, stage: Stage) -> None:
     await expect(gate).to_contain_text("One decision waits for you")
     await expect(gate).to_contain_text("destructive")
     await expect(gate).to_contain_text("rm -rf test_utils.py")
-    await _sound(page)
+    assert await serious(page) == []
     await page.get_by_label("Comment or adjustment").fill("but only this one")
     await page.get_by_role("button", name="Approve").click()
     await expect(gate).to_have_count(0, timeout=_LONG)
@@ -193,7 +167,7 @@ async def test_what_waits_is_approved_with_three_keys(page: Page, stage: Stage) 
     await page.keyboard.press("?")
     shortcuts = page.get_by_role("dialog", name="Keyboard shortcuts")
     await expect(shortcuts).to_contain_text("Open what waits for you")
-    await _sound(page)
+    assert await serious(page) == []
     await page.keyboard.press("Escape")
     await _watch(page, stage, execution_id)
     await expect(page.get_by_role("button", name="Approve")).to_be_visible(timeout=_LONG)
@@ -212,7 +186,7 @@ async def test_what_waits_is_approved_with_three_keys(page: Page, stage: Stage) 
 
 async def test_another_candidate_is_delivered_and_the_task_runs_again(page: Page, stage: Stage) -> None:
     execution_id = await stage.delivered()
-    task = (await _told(stage, execution_id)).task_id
+    task = (await stage.execution(execution_id)).task_id
     await _open(page, stage, f"/executions/{task}")
     await page.wait_for_url(re.compile(f"/executions/{execution_id}$"))
     outcome = page.get_by_role("region", name="Outcome")
@@ -224,7 +198,7 @@ async def test_another_candidate_is_delivered_and_the_task_runs_again(page: Page
     await dialog.get_by_label("Reason (optional)").fill("to look at it")
     await dialog.get_by_role("button", name="Deliver it").click()
     await expect(outcome).to_contain_text(f"fleet/{task}-agent-dev-1")
-    assert [one.candidate_id for one in (await _told(stage, execution_id)).hand_deliveries] == ["agent-dev-1"]
+    assert [one.candidate_id for one in (await stage.execution(execution_id)).hand_deliveries] == ["agent-dev-1"]
     await outcome.get_by_role("button", name="Run again").click()
     await expect(page.get_by_label("What is to be done")).to_have_value(re.compile("hello_world"))
     await expect(page.get_by_label("Repository", exact=True)).to_have_value(re.compile("/delivered-"))
@@ -234,9 +208,7 @@ async def test_another_candidate_is_delivered_and_the_task_runs_again(page: Page
 
 
 async def test_a_plan_is_adjusted_and_then_approved(page: Page, stage: Stage) -> None:
-    execution_id = await stage.submit(
-        "twice", f"{PROPOSING} twice", stage.repository("twice", HELLO_FILES), approval=pb.APPROVAL_POLICY_PLAN
-    )
+    execution_id = await stage.begin("twice", f"{PROPOSING} twice", approval=pb.APPROVAL_POLICY_PLAN)
     await _watch(page, stage, execution_id)
     gate = page.locator(".gate")
     await expect(gate).to_contain_text("Append hello_world to utils.py", timeout=_LONG)
@@ -262,7 +234,7 @@ async def test_a_plan_is_rejected(page: Page, stage: Stage) -> None:
 
 
 async def test_an_execution_is_cancelled(page: Page, stage: Stage) -> None:
-    execution_id = await stage.submit("sleep", f"{SLEEP} on", stage.repository("sleep", HELLO_FILES))
+    execution_id = await stage.begin("sleep", f"{SLEEP} on")
     await _watch(page, stage, execution_id)
     await expect(page.locator(".call", has_text="sleep").first).to_be_visible(timeout=_LONG)
     await page.get_by_role("button", name="Cancel").click()
@@ -286,11 +258,10 @@ async def test_a_broken_connection_heals_and_nothing_is_lost_or_doubled(
     await context.set_offline(False)
     await expect(page.get_by_text("Reconnecting …")).to_have_count(0)
     await expect(_badge(page)).to_contain_text("completed", timeout=_LONG)
-    await stage.until(execution_id, "execution_finished")
     await page.get_by_role("tab", name="Events").click()
     await expect(page.locator(".raw-head", has_text="execution_finished")).to_be_visible()
     shown = await page.locator(".raw-head > :first-child").all_text_contents()
-    stored = await _stored(stage, execution_id)
+    stored = [event.sequence for event in await stage.events(execution_id)]
     # The page may hang up before the note that subscribers were told.
     assert [int(number) for number in reversed(shown)] == stored[: len(shown)]
     assert len(stored) - len(shown) <= 1

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
-from typing import Any
 
 import pytest
 from playwright.async_api import Browser, Page, expect
 
 from tests.chat_script import HOSTILE_ANSWER
 from tests.scripts import HELLO, HELLO_FILES, SLEEP
-from tests.web.conftest import ARTIFACTS
+from tests.web.conftest import ARTIFACTS, serious
 from tests.web.stage import Stage
 from tests.web_script import HOSTILE_TASK, MARKUP
 
 pytestmark = pytest.mark.slow
 
-_AXE = Path(__file__).parents[2] / "web/node_modules/axe-core/axe.min.js"
 _LONG = 60_000
 """Milliseconds: for what agents and checks have to do first."""
 _VIEWS = {
@@ -42,23 +39,6 @@ async def _open(page: Page, stage: Stage, path: str) -> None:
 
 async def _settled(page: Page) -> None:
     await expect(page.locator(".loading")).to_have_count(0)
-
-
-async def _serious(page: Page) -> list[tuple[str, str]]:
-    """What axe finds that keeps somebody from using the page."""
-    if not _AXE.exists():
-        pytest.skip("axe-core is not installed; npm ci in web/")
-    await page.evaluate(_AXE.read_text())
-    found = await page.evaluate("axe.run(document, {resultTypes: ['violations']})")
-    return [
-        (one["id"], one["nodes"][0]["html"]) for one in found["violations"] if one["impact"] in ("serious", "critical")
-    ]
-
-
-async def _told(page: Page, execution_id: str) -> dict[str, Any]:
-    """An execution as the gateway tells it."""
-    answer = await page.evaluate(f"fetch('/api/executions/{execution_id}').then((answer) => answer.json())")
-    return answer["execution"]
 
 
 class TestSession:
@@ -90,12 +70,12 @@ class TestExecutions:
     ) -> None:
         await _open(page, stage, "/executions")
         await _settled(page)
-        execution = await stage.submit("appears", HELLO, stage.repository("appears", HELLO_FILES))
+        execution = await stage.begin("appears", HELLO)
         row = page.get_by_role("row").filter(has=page.locator(f"a[href='/executions/{execution}']"))
         await expect(row.get_by_text("completed")).to_be_visible(timeout=_LONG)
         await expect(row.get_by_text("agent-dev-1")).to_be_visible()
         links = page.locator(".execution-name a")
-        task = (await _told(page, execution))["task_id"]
+        task = (await stage.execution(execution)).task_id
         await expect(row.locator(".repository")).to_have_text(re.compile("^appears-"))
         await page.get_by_label("Search", exact=True).fill(f"appears {task.rpartition('-')[2].upper()}")
         await expect(links).to_have_count(1)
@@ -121,10 +101,7 @@ class TestExecutions:
 
     async def test_what_runs_is_counted_searched_and_cancelled_together(self, page: Page, stage: Stage) -> None:
         name = f"batch-night-{stage.directory.name}"
-        sleeping = [
-            await stage.submit(f"{name}-{number}", f"{SLEEP} on", stage.repository("night", HELLO_FILES))
-            for number in range(2)
-        ]
+        sleeping = [await stage.begin(f"{name}-{number}", f"{SLEEP} on") for number in range(2)]
         await _open(page, stage, f"/executions?text={name}")
         links = page.locator(".execution-name a")
         await expect(links).to_have_count(2)
@@ -132,7 +109,7 @@ class TestExecutions:
         await expect(row.locator("[data-name=Tokens]")).to_have_text(re.compile("[1-9]"), timeout=_LONG)
         await page.get_by_role("button", name="Choose all 2 that run").click()
         await page.get_by_role("button", name="Cancel 2 executions").click()
-        assert await _serious(page) == []
+        assert await serious(page) == []
         await page.get_by_role("button", name="Cancel them").click()
         await expect(page.locator(".badge", has_text="cancelled")).to_have_count(2, timeout=_LONG)
         # The same tasks as a batch, in one table.
@@ -156,9 +133,9 @@ class TestSubmit:
         await submit.click()
         await expect(place).to_have_attribute("aria-invalid", "true")
         await expect(page.locator(".field-error")).to_contain_text("not an absolute path")
-        assert await _serious(page) == []
+        assert await serious(page) == []
         # Uncommitted changes are refused, too; put right, the same form goes through.
-        repository = stage.repository("dirty", HELLO_FILES)
+        repository = stage.repository("dirty")
         (repository / "utils.py").write_text("dirty = True\n")
         await place.fill(str(repository))
         await submit.click()
@@ -179,7 +156,7 @@ class TestChat:
         self, page: Page, stage: Stage
     ) -> None:
         for number in range(2):
-            await stage.submit(f"beside-{number}", HELLO, stage.repository("beside", HELLO_FILES))
+            await stage.begin(f"beside-{number}", HELLO)
         await _open(page, stage, "/chat")
         message = page.get_by_label("Message", exact=True)
         turns = [page.get_by_role("article", name=f"Turn {number}") for number in (1, 2, 3)]
@@ -199,7 +176,7 @@ class TestChat:
         await page.reload()
         await expect(rows).to_have_count(3)
         assert [await rows.all_inner_texts(), await references.inner_text()] == before
-        assert await _serious(page) == []
+        assert await serious(page) == []
         await page.get_by_role("button", name="Forget the chat Sum the").first.click()
         await page.get_by_role("button", name="Forget it").click()
         await expect(page).to_have_url(re.compile("/chat$"))
@@ -250,13 +227,13 @@ class TestEverybody:
             name = re.sub(r"\W+", "-", path.replace(reviewed, "").replace(gate, "gate"))
             await page.screenshot(path=ARTIFACTS / f"{name}-{theme}.png", full_page=True)
             wider = await page.evaluate("document.documentElement.scrollWidth - innerWidth")
-            found = await _serious(page)
+            found = await serious(page)
             if wider > 0 or found:
                 faults[path] = (wider, found)
         assert not faults, json.dumps(faults, indent=1)
 
     async def test_hostile_words_stay_words(self, page: Page, stage: Stage) -> None:
-        await stage.submit("hostile-list", HOSTILE_TASK, stage.repository("hostile-list", HELLO_FILES))
+        await stage.begin("hostile-list", HOSTILE_TASK)
         await _open(page, stage, "/executions?task=")
         await expect(page.locator(".execution-name").filter(has_text="<script>").first).to_be_visible()
         assert await page.locator("#page img, #page script").count() == 0

@@ -1,1 +1,1 @@
-"""The workspace runner: takes jobs from NATS, starts a container for each, and sees each to its end."""
+"""The workspace runner: takes jobs from NATS, starts a container for each, and follows it to its end."""

@@ -15,7 +15,7 @@ from workers.workspace_runner.main import serve
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a workspace runner until it is told to stop; 2 where its settings do not work."""
+    """Run a workspace runner until it is stopped; 2 for invalid settings."""
     parser = argparse.ArgumentParser(prog="python -m workers.workspace_runner", description=__doc__)
     parser.add_argument("--backend", choices=("kubernetes", "local"), help="where jobs run (FLEET_RUNNER_BACKEND)")
     parser.add_argument("--takes", choices=("jobs", "commands"), help="what is taken (FLEET_RUNNER_TAKES)")

@@ -1,4 +1,4 @@
-"""The few calls of the Kubernetes API that a runner makes: Jobs and Pods of its own namespaces."""
+"""The runner's calls of the Kubernetes API, for Jobs and Pods of its own namespaces."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _CALL_SECONDS = 30.0
 _WATCH_SECONDS = 300
 _SILENT_SECONDS = 60.0
-"""A watch that says nothing beyond what it was to last is taken for dead."""
+"""A watch without data for this time after its end counts as dead."""
 _TRIES = 4
 _MAX_LINE_BYTES = 8 * 1024 * 1024
 
@@ -27,17 +27,17 @@ Call = Callable[[], Awaitable[Any]]
 
 
 class JobExists(Exception):
-    """What was to be made already exists."""
+    """The Job to create already exists."""
 
 
 class WatchExpired(Exception):
-    """The place in the history that a watch was to begin from is not kept any more (410)."""
+    """The resource version at which a watch was to begin has expired (410)."""
 
 
 class KubernetesApi:
-    """Jobs and Pods. Made by `connected`.
+    """Calls for Jobs and Pods. Created by `connected`.
 
-    What the server turns down for good is PreconditionFailed or ResourceExhausted, what it does not answer Unavailable.
+    A refusal by the server is PreconditionFailed or ResourceExhausted, a missing answer Unavailable.
     """
 
     def __init__(self, batch: Any, core: Any) -> None:
@@ -45,30 +45,30 @@ class KubernetesApi:
         self._core = core
 
     async def create(self, namespace: str, manifest: Mapping[str, object]) -> Object:
-        """Make a Job. Raises JobExists, PreconditionFailed, ResourceExhausted, Unavailable."""
+        """Create a Job. Raises JobExists, PreconditionFailed, ResourceExhausted, Unavailable."""
         return await self._json(lambda: self._batch.create_namespaced_job(namespace, manifest, **_raw()))
 
     async def job(self, namespace: str, name: str) -> Object | None:
-        """A Job; None where there is none. Raises Unavailable."""
+        """A Job; None if it does not exist. Raises Unavailable."""
         try:
             return await self._json(lambda: self._batch.read_namespaced_job(name, namespace, **_raw()))
         except NotFound:
             return None
 
     async def delete(self, namespace: str, name: str) -> None:
-        """Remove a Job and its Pods; nothing happens where there is none. Raises Unavailable."""
+        """Delete a Job and its Pods; does nothing if it does not exist. Raises Unavailable."""
         with suppress(NotFound):
             await self._json(
                 lambda: self._batch.delete_namespaced_job(name, namespace, propagation_policy="Background", **_raw())
             )
 
     async def list(self, kind: str, namespace: str) -> tuple[list[Object], str]:  # pyrefly: ignore[not-a-type]
-        """The runner's Jobs or Pods in a namespace, and the place in the history that they are of."""
+        """The runner's Jobs or Pods in a namespace, and their resource version."""
         answer = await self._json(lambda: self._listing(kind)(namespace, label_selector=SELECTOR, **_raw()))
         return list(answer.get("items") or []), str(answer["metadata"]["resourceVersion"])
 
     async def watch(self, kind: str, namespace: str, version: str) -> AsyncGenerator[tuple[str, Object]]:
-        """What becomes of them from there on, until the server ends the watch. Raises WatchExpired, Unavailable."""
+        """Changes from a resource version on, until the server ends the watch. Raises WatchExpired, Unavailable."""
         import aiohttp
 
         response = await self._answer(
@@ -95,7 +95,7 @@ class KubernetesApi:
             response.close()
 
     async def log(self, namespace: str, pod: str, container: str) -> str:
-        """The last lines of a container; empty where there are none to be had."""
+        """The last lines of a container's log; empty where they cannot be read."""
         try:
             response = await self._answer(
                 lambda: self._core.read_namespaced_pod_log(
@@ -120,7 +120,7 @@ class KubernetesApi:
             response.close()
 
     async def _answer(self, call: Call) -> Any:
-        """The answer to a call, tried again while the server is overloaded or out of reach."""
+        """The answer to a call, which is retried while the server is overloaded or unreachable."""
         import aiohttp
 
         for attempt in range(_TRIES):
@@ -152,7 +152,7 @@ class KubernetesApi:
 async def connected(settings: RunnerSettings) -> AsyncGenerator[KubernetesApi]:
     """A client with the Pod's own service account, or a kubeconfig outside of a cluster.
 
-    Raises PreconditionFailed where there is neither.
+    Raises PreconditionFailed without either.
     """
     try:
         from kubernetes_asyncio import client, config
@@ -177,7 +177,7 @@ async def connected(settings: RunnerSettings) -> AsyncGenerator[KubernetesApi]:
 
 
 def own_namespace(settings: RunnerSettings) -> str:
-    """The namespace that settings name, else the one this process is in, else `default`."""
+    """The configured namespace, else that of this Pod, else `default`."""
     if settings.namespace:
         return settings.namespace
     try:
@@ -187,7 +187,7 @@ def own_namespace(settings: RunnerSettings) -> str:
 
 
 async def _lines(response: Any) -> AsyncGenerator[bytes]:
-    """The lines of an answer as they come in; one may be longer than a reader's buffer."""
+    """The lines of an answer as they arrive; a line may be longer than a reader's buffer."""
     rest = b""
     async for chunk in response.content.iter_any():
         *whole, rest = (rest + chunk).split(b"\n")

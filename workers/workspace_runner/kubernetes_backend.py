@@ -1,4 +1,4 @@
-"""Jobs as Kubernetes Jobs: made, watched, and removed when they are done with.
+"""Runs jobs as Kubernetes Jobs: creates, watches and removes them.
 
 The runner's Jobs and Pods of one namespace are listed once, then followed.
 """
@@ -39,38 +39,38 @@ _log = structlog.get_logger(__name__)
 _JOB_NAME = "job-name"
 """The label that every Pod of a Job has with its name."""
 _LOOK_SECONDS = 5.0
-_TOLD_SECONDS = 2.0
-"""Within so long the end of a Pod is told, where that of its Job is."""
+_POD_SECONDS = 2.0
+"""How long after the end of a Job the end of its Pod may be reported."""
 
 
 class ChangeCounter:
-    """Counts changes, and wakes those who wait for the next one."""
+    """Counts changes, and wakes the waiters for the next one."""
 
     def __init__(self) -> None:
         self._condition = asyncio.Condition()
         self.count = 0
 
     async def notify(self) -> None:
-        """There was one."""
+        """Count a change."""
         self.count += 1
         async with self._condition:
             self._condition.notify_all()
 
     async def since(self, count: int, seconds: float) -> None:
-        """Wait until there were more than `count`, for so long at most."""
+        """Wait until the count differs from `count`, for `seconds` at most."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds), self._condition:
                 await self._condition.wait_for(lambda: self.count != count)
 
 
 class Watched:
-    """What a list and a watch make known.
+    """The Jobs or Pods of a namespace, kept up to date by a list and a watch.
 
     Args:
-        api: Where they are told.
+        api: The Kubernetes API.
         kind: `jobs` or `pods`.
-        namespace: Theirs.
-        changes: Told of each; one for all kinds.
+        namespace: Their namespace.
+        changes: Notified of each change; shared by all kinds.
     """
 
     def __init__(self, api: KubernetesApi, kind: str, namespace: str, changes: ChangeCounter) -> None:
@@ -83,32 +83,32 @@ class Watched:
         self.synced = asyncio.Event()
 
     def get(self, name: str) -> Object | None:
-        """The one of that name, if there is one."""
+        """The resource of that name, if it exists."""
         return self._things.get(name)
 
     def all(self) -> tuple[Object, ...]:
-        """Those that are there."""
+        """The existing resources."""
         return tuple(self._things.values())
 
     def with_label(self, label: str, value: str) -> tuple[Object, ...]:
-        """Those with a label; the ones that were removed are marked `gone`, as they were last seen."""
+        """The resources with a label; deleted ones in their last state, marked `gone`."""
         deleted = tuple({**thing, "gone": True} for thing in self._gone.values())
         return tuple(
             resource for resource in (*self._things.values(), *deleted) if _labels(resource).get(label) == value
         )
 
     async def put(self, thing: Object) -> None:
-        """Take in what the server just answered; the watch tells it again."""
+        """Add a resource that the server just returned; the watch reports it again."""
         self._things.setdefault(_name(thing), thing)
         await self._changes.notify()
 
     def forget(self, label: str, value: str) -> None:
-        """Forget those removed that have a label."""
+        """Forget deleted resources with a label."""
         for name in [name for name, thing in self._gone.items() if _labels(thing).get(label) == value]:
             del self._gone[name]
 
     async def follow(self) -> None:
-        """List, then watch; list again where the history has a gap. Runs until it is cancelled."""
+        """List, then watch; list again after an expired watch. Runs until it is cancelled."""
         pauses, version = waits(_AGAIN_SECONDS), ""
         while True:
             try:
@@ -160,17 +160,17 @@ def _labels(thing: Object) -> dict[str, str]:
 
 
 class KubernetesBackend:
-    """Runs each job as a Kubernetes Job. Made by `open_kubernetes`.
+    """Runs each job as a Kubernetes Job. Created by `open_kubernetes`.
 
-    What runs in the cluster goes on when this process ends; its names are those of the jobs, so that another runner
-    finds it again.
+    Jobs continue when this process ends; they have the names of the fleet's jobs, so that another runner finds them
+    again.
     """
 
     def __init__(self, api: KubernetesApi, settings: RunnerSettings, fleet: Settings) -> None:
         self._api = api
         self._settings = settings
         self._fleet = fleet
-        # With namespaces the agent unpacks images itself.
+        # With bubblewrap the agent unpacks images itself.
         self._registries = image_rules(fleet).registries if fleet.sandbox == "landlock" else None
         self._changes = ChangeCounter()
         namespaces = {settings.namespace, *settings.tenant_namespaces.values()}
@@ -179,11 +179,11 @@ class KubernetesBackend:
 
     @property
     def watches(self) -> tuple[Watched, ...]:
-        """What is listed and followed."""
+        """The listed and followed resources."""
         return (*self._jobs.values(), *self._pods.values())
 
     async def start(self, spec: JobSpec) -> bool:
-        """Make a Job; False where there is one of its name already.
+        """Create a Job; False if one of its name already exists.
 
         Raises InvalidRequest, PreconditionFailed, Unavailable.
         """
@@ -198,7 +198,7 @@ class KubernetesBackend:
         return True
 
     async def ended(self, ref: JobRef) -> ContainerEnding:
-        """Wait until a Job has ended, is gone, or cannot begin within the time that it may take."""
+        """Wait until a Job has ended, is gone, or has not begun within its time limit."""
         namespace = self._namespace(ref)
         jobs, pods = self._jobs[namespace], self._pods[namespace]
         await jobs.synced.wait()
@@ -209,32 +209,32 @@ class KubernetesBackend:
             count = self._changes.count
             job = jobs.get(ref.name)
             if job is None and (job := await self._api.job(namespace, ref.name)) is None:
-                return ContainerEnding(reason=EndReason.DELETED, message="somebody removed the Job")
-            mine = pods.with_label(_JOB_NAME, ref.name)
-            over = ending(job, mine)
+                return ContainerEnding(reason=EndReason.DELETED, message="the Job was deleted from outside")
+            job_pods = pods.with_label(_JOB_NAME, ref.name)
+            over = ending(job, job_pods)
             if over is not None:
-                return await self._with_log(namespace, over, mine)
-            # A Job that has failed may be told of before its Pod is.
+                return await self._with_log(namespace, over, job_pods)
+            # The failure of a Job may be reported before that of its Pod.
             lost = unexplained(job)
-            problem = lost or trouble(mine)
-            grace = _TOLD_SECONDS if lost else self._grace(problem) if problem else _LOOK_SECONDS
+            problem = lost or trouble(job_pods)
+            grace = _POD_SECONDS if lost else self._grace(problem) if problem else _LOOK_SECONDS
             if problem is None:
                 since = None
             elif since is None or since[0] is not problem.reason:
                 since = problem.reason, now()
             elif now() - since[1] >= grace:
                 return problem
-            # Most changes are told; a look now and then is what deadlines, and a deaf watch, need.
+            # The watch reports most changes; deadlines, and a watch that misses one, need regular looks.
             await self._changes.since(count, min(_LOOK_SECONDS, grace))
 
     async def stop(self, ref: JobRef) -> None:
-        """Remove a Job; its Pods are told to end."""
+        """Delete a Job; its Pods are stopped."""
         namespace = self._namespace(ref)
         await self._api.delete(namespace, ref.name)
         self._pods[namespace].forget(_JOB_NAME, ref.name)
 
     async def finish(self, ref: JobRef, *, failed: bool) -> None:
-        """Remove a Job that is done; one that failed is left to its time to live, once it has ended."""
+        """Delete a finished Job; a failed one that has ended is kept for its time to live."""
         namespace = self._namespace(ref)
         job = self._jobs[namespace].get(ref.name)
         if failed and self._settings.keep_seconds and job is not None and finished(job):
@@ -243,19 +243,19 @@ class KubernetesBackend:
         await self.stop(ref)
 
     async def held(self) -> tuple[HeldJob, ...]:
-        """The runner's Jobs in all of its namespaces."""
+        """The runner's Jobs in all its namespaces."""
         for jobs in self._jobs.values():
             await jobs.synced.wait()
         return tuple(_held_job(job) for jobs in self._jobs.values() for job in jobs.all())
 
     def _pulled(self, image: str) -> str:
-        """The name by which nodes pull an image; empty where there is none, or agents show it themselves."""
+        """The name by which nodes pull an image; empty without an image, or if agents unpack it themselves."""
         if not image or self._registries is None:
             return ""
         reference = ImageReference.parse(image)
         if reference.transport != "docker" or not reference.digest:
             raise InvalidRequest(
-                f"{image[:200]!r} is no image of a registry with its digest",
+                f"{image[:200]!r} is not an image of a registry with its digest",
                 field=FIELD,
                 hint="docker://registry.example.org/image@sha256:…",
             )
@@ -275,17 +275,17 @@ class KubernetesBackend:
                 return self._settings.pull_deadline_seconds
 
     async def _with_log(self, namespace: str, over: ContainerEnding, pods: tuple[Object, ...]) -> ContainerEnding:
-        """The ending with what its container printed last, as long as that can be had."""
-        there = [pod for pod in pods if not pod.get("gone")]
-        if over.log or over.reason is EndReason.COMPLETED or not there:
+        """The ending with the last output of its container, if it can be read."""
+        existing = [pod for pod in pods if not pod.get("gone")]
+        if over.log or over.reason is EndReason.COMPLETED or not existing:
             return over
         container = CLONE if over.reason is EndReason.CLONE else AGENT
-        return replace(over, log=await self._api.log(namespace, str(there[-1]["metadata"]["name"]), container))
+        return replace(over, log=await self._api.log(namespace, str(existing[-1]["metadata"]["name"]), container))
 
 
 @asynccontextmanager
 async def open_kubernetes(settings: Settings, chosen: RunnerSettings) -> AsyncGenerator[KubernetesBackend]:
-    """Connect to the cluster and follow what is the runner's there, until the context ends; Jobs are left to run.
+    """Connect to the cluster and follow the runner's Jobs and Pods until the context ends; Jobs continue to run.
 
     Raises InvalidRequest, PreconditionFailed, Unavailable.
     """
@@ -294,7 +294,7 @@ async def open_kubernetes(settings: Settings, chosen: RunnerSettings) -> AsyncGe
     chosen = chosen.model_copy(update={"namespace": own_namespace(chosen)})
     async with connected(chosen) as api:
         backend = KubernetesBackend(api, chosen, settings)
-        # What the first list meets (no right to it, say) is told at once.
+        # A fault of the first list, such as a missing permission, is raised at once.
         for namespace in {chosen.namespace, *chosen.tenant_namespaces.values()}:
             await api.list("jobs", namespace)
             await api.list("pods", namespace)

@@ -1,6 +1,6 @@
-"""The Kubernetes Job of a job: one Pod, one try, a container that clones and one that works; and what its state means.
+"""The Kubernetes Job of a job: one Pod, one attempt, with a cloning container and an agent container; its state.
 
-The state says how a Job ended, or what keeps it from ever beginning.
+The state says how a Job ended, or why it cannot begin.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ Json = dict[str, object]
 def job_manifest(spec: JobSpec, settings: RunnerSettings, *, nats_url: str, model_url: str) -> Json:
     """The manifest of a Job. The same specification always gives the same name.
 
-    An image is a container beside the agent's.
+    The task's image is a further container beside the agent's.
 
-    A Job is never tried again by Kubernetes itself: what another container may do is decided by whoever reads the log.
+    Kubernetes never retries a Job: the orchestrator decides about another container from the log.
     """
     labels = {
         MANAGED_BY: MANAGER,
@@ -66,7 +66,7 @@ def job_manifest(spec: JobSpec, settings: RunnerSettings, *, nats_url: str, mode
         f"{PREFIX}tenant": spec.ref.tenant,
         f"{PREFIX}task": spec.task_id,
         f"{PREFIX}agent": spec.agent_id,
-        # What the cluster autoscaler moves away is a lost run.
+        # A Pod that the cluster autoscaler evicts would be a lost run.
         "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
     }
     return {
@@ -104,7 +104,7 @@ def job_manifest(spec: JobSpec, settings: RunnerSettings, *, nats_url: str, mode
 
 
 def label(text: str) -> str:
-    """A text as the value of a label: itself where it may stand in one, else its digest."""
+    """A text as the value of a label: itself if it is valid, else its digest."""
     return text if _LABEL.fullmatch(text) else job_id(text)
 
 
@@ -181,7 +181,7 @@ def _pod(spec: JobSpec, settings: RunnerSettings, *, nats_url: str, model_url: s
         "containers": [agent],
         "volumes": volumes,
         "tolerations": [
-            # Sooner than the five minutes that every Pod gets otherwise.
+            # Sooner than the default of five minutes.
             *(
                 {
                     "key": f"node.kubernetes.io/{taint}",
@@ -215,9 +215,9 @@ def _pod(spec: JobSpec, settings: RunnerSettings, *, nats_url: str, model_url: s
 
 
 def _image(spec: JobSpec, settings: RunnerSettings, mounts: list[Json]) -> Json:
-    """The container of the task's image: it runs the fleet's helper, with no variable, secret or right of the fleet.
+    """The container of the task's image: it runs the fleet's helper, without variables, secrets or rights of the fleet.
 
-    It begins before the agent's and is ended behind it. Each time the registry is asked whether the tenant may have it.
+    It starts before the agent's container and stops after it. The registry checks the tenant's access each time.
     """
     return {
         "name": IMAGE,
@@ -225,7 +225,7 @@ def _image(spec: JobSpec, settings: RunnerSettings, mounts: list[Json]) -> Json:
         "imagePullPolicy": "Always",
         "restartPolicy": "Always",
         "command": [*images.PYTHON, "-I", "-S", _HELPER, _SOCKET],
-        # Of the image's own, these would load something of it into our helper.
+        # The image's own values of these would load its code into our helper.
         "env": [{"name": name, "value": ""} for name in ("LD_PRELOAD", "LD_AUDIT", "GLIBC_TUNABLES")],
         "resources": _resources(settings),
         "securityContext": _confined(settings),
@@ -257,7 +257,7 @@ def _container(
         "name": name,
         "image": image,
         "imagePullPolicy": settings.pull_policy,
-        # Behind the image's own entry point, which is to take care of processes without a parent.
+        # Run by the image's own entry point, which reaps orphaned processes.
         "args": ["python", "-m", module],
         "workingDir": HOME,
         "env": [{"name": key, "value": value} for key, value in variables.items() if value],
@@ -284,23 +284,23 @@ def _confined(settings: RunnerSettings) -> Json:
 
 
 Object = Mapping[str, Any]
-"""What the API server tells of one thing, as JSON."""
+"""A resource as JSON from the API server."""
 
 _NO_IMAGE = ("ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "RegistryUnavailable")
 _NO_CONTAINER = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError")
 _NODE = ("DeletionByTaintManager", "DeletionByPodGC")
 _RULE = re.compile(r"rule at index (\d+)")
-"""Where the Job controller says which rule of the Pod failure policy it followed."""
+"""Finds the rule of the Pod failure policy in the Job controller's message."""
 _NODE_REASONS = ("NodeLost", "NodeShutdown", "Terminated")
 
 
 def finished(job: Object) -> bool:
-    """Whether a Job has ended for good, its Pod included."""
+    """Whether a Job and its Pod have ended."""
     return bool(_conditions(job, "Complete", "Failed"))
 
 
 def ending(job: Object, pods: Iterable[Object]) -> ContainerEnding | None:
-    """How a Job ended; None while that is not known. `pods` are those it had, the gone ones as they were last seen."""
+    """How a Job ended; None while it is unknown. `pods` are its Pods, deleted ones in their last state."""
     if _conditions(job, "Complete"):
         return ContainerEnding(reason=EndReason.COMPLETED)
     if not (failed := _conditions(job, "Failed")):
@@ -313,7 +313,7 @@ def ending(job: Object, pods: Iterable[Object]) -> ContainerEnding | None:
 
 
 def unexplained(job: Object) -> ContainerEnding | None:
-    """What is known of a failure whose Pod says nothing, or was gone before anybody saw it; None where it goes on."""
+    """The ending of a failed Job whose Pod gives no reason, or was deleted unseen; None for a running Job."""
     for condition in _conditions(job, "Failed"):
         message = str(condition.get("message", ""))
         rule = _RULE.search(message) if condition.get("reason") == "PodFailurePolicy" else None
@@ -324,7 +324,7 @@ def unexplained(job: Object) -> ContainerEnding | None:
 
 
 def pod_ending(pod: Object) -> ContainerEnding | None:
-    """How a Pod ended that did not succeed; None where it does not say."""
+    """How a failed Pod ended; None where its status does not say."""
     status: Object = pod.get("status") or {}
     for condition in _conditions(pod, "DisruptionTarget"):
         why, message = str(condition.get("reason", "")), str(condition.get("message", ""))
@@ -338,7 +338,7 @@ def pod_ending(pod: Object) -> ContainerEnding | None:
     for which, state in _states(pod):
         ended: Object = state.get("terminated") or {}
         code = ended.get("exitCode", 0)
-        # What the image's container ended with is its commands' affair; another one takes its place.
+        # The exit of the image's container does not end the job; it is restarted.
         if not code or which == IMAGE:
             continue
         if ended.get("reason") == "OOMKilled":
@@ -354,13 +354,13 @@ def pod_ending(pod: Object) -> ContainerEnding | None:
 
 
 def trouble(pods: Iterable[Object]) -> ContainerEnding | None:
-    """How a Job ends whose Pod cannot go on, perhaps only for now; None where nothing keeps it from that."""
-    there = [pod for pod in pods if not pod.get("gone")]
-    if not there:
-        return ContainerEnding(reason=EndReason.UNSCHEDULABLE, message="no Pod was made; is a quota full?")
-    pod = max(there, key=lambda pod_found: str(pod_found["metadata"].get("creationTimestamp", "")))
+    """The ending of a Job if its Pod stays blocked, perhaps only for now; None if nothing blocks it."""
+    existing = [pod for pod in pods if not pod.get("gone")]
+    if not existing:
+        return ContainerEnding(reason=EndReason.UNSCHEDULABLE, message="no Pod was created; is a quota full?")
+    pod = max(existing, key=lambda pod: str(pod["metadata"].get("creationTimestamp", "")))
     if pod["metadata"].get("deletionTimestamp"):
-        return ContainerEnding(reason=EndReason.NODE_LOST, message="its Pod is being removed and does not go")
+        return ContainerEnding(reason=EndReason.NODE_LOST, message="its Pod is being deleted and does not stop")
     for which, state in _states(pod):
         waiting: Object = state.get("waiting") or {}
         why = str(waiting.get("reason", ""))
@@ -375,7 +375,7 @@ def trouble(pods: Iterable[Object]) -> ContainerEnding | None:
 
 
 def _states(pod: Object) -> list[tuple[str, Object]]:
-    """The states of a Pod's containers, by their names, those that begin first at the front."""
+    """The states of a Pod's containers with their names, in the order of their starts."""
     status: Object = pod.get("status") or {}
     containers: list[Object] = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
     return [(str(container.get("name", "")), container.get("state") or {}) for container in containers]

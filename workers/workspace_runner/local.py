@@ -1,7 +1,7 @@
-"""Jobs as processes of this machine: the way a Kubernetes Job goes, without a cluster.
+"""Runs jobs as processes of this machine, without a cluster.
 
-`python -m workers.workspace_runner.local DIRECTORY` is what a Pod is there: it clones, then runs the agent, each in a
-process of its own, and leaves in `exit.json` how that ended. Both die with it, and it goes on when its runner dies.
+`python -m workers.workspace_runner.local DIRECTORY` takes the place of a Pod: it clones, then runs the agent, each in
+its own process, and writes the ending to `exit.json`. Both die with it, but it continues when its runner dies.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ _LOOK_SECONDS = 0.1
 _LOG_BYTES = 4_000
 _GRACE_SECONDS = 15.0
 _LOGINS = ("FLEET_NATS_TOKEN", "FLEET_NATS_TOKEN_FILE", "FLEET_NATS_NKEY_FILE", "FLEET_NATS_ISSUER_FILE")
-"""How this process itself may log in to NATS, which a container with a login of its own must not."""
+"""The runner's own logins to NATS, which a container with its own login must not have."""
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 async def run(directory: Path, environment: Mapping[str, str]) -> None:
-    """Carry out the steps of the job in a directory and write how they ended."""
+    """Run the steps of the job in a directory and write how they ended."""
     spec = from_json(JobSpec, (directory / SPEC).read_bytes())
     plain = {name: value for name, value in environment.items() if name not in (GIT_DIRECTORY, GIT_CREDENTIALS)}
     cloning = dict(plain)
@@ -111,14 +111,14 @@ def _die_with_parent() -> None:
 
 
 class LocalBackend:
-    """Runs each job in a directory below `root`; what is running there survives this process and is adopted again.
+    """Runs each job in a directory below `root`; running jobs survive this process and are adopted again.
 
     Args:
-        root: A directory of this backend alone; it is made where it is missing.
+        root: A directory for this backend only; created if missing.
         environment: Variables of the processes.
-        protocols: Of repositories that may be cloned, comma-separated; `file` allows paths of this machine.
-        hosts: Theirs, as patterns.
-        credentials: Directory with git credentials, told to the process that clones only.
+        protocols: Allowed protocols of repositories, comma-separated; `file` allows paths of this machine.
+        hosts: Allowed hosts of repositories, as patterns.
+        credentials: Directory with git credentials, for the cloning process only.
     """
 
     def __init__(
@@ -136,17 +136,17 @@ class LocalBackend:
             self._environment[GIT_DIRECTORY] = credentials
 
     async def start(self, spec: JobSpec) -> bool:
-        """Start a job's processes; False where it was started before. Raises Unavailable."""
+        """Start a job's processes; False if it was started before. Raises Unavailable."""
         directory = self._directory(spec.ref)
         self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
             directory.mkdir(mode=0o700)
         except FileExistsError:
             return False
-        # Held from before the process begins until it ends, however it ends.
+        # The lock is held from before the start of the process until its end, even after a crash.
         lock = try_lock(directory / LOCK)
         if lock is None:
-            raise Unavailable(f"{spec.ref.name} is held by another process")
+            raise Unavailable(f"{spec.ref.name} is locked by another process")
         try:
             (directory / SPEC).write_bytes(to_json(replace(spec, login="")))
             workspace = directory / "workspace"
@@ -181,20 +181,20 @@ class LocalBackend:
         return True
 
     async def ended(self, ref: JobRef) -> ContainerEnding:
-        """Wait until nothing of a job runs any more."""
+        """Wait until no process of a job runs any more."""
         directory = self._directory(ref)
-        # A lock of another process tells nobody when it is free.
+        # The release of another process's lock cannot be awaited.
         while await asyncio.to_thread(_running, directory):  # noqa: ASYNC110
             await asyncio.sleep(_LOOK_SECONDS)
         return await asyncio.to_thread(_ending, directory)
 
     async def stop(self, ref: JobRef) -> None:
-        """Tell a job's processes to end, then end them, and remove its directory."""
+        """Terminate a job's processes, kill them after a while, and remove its directory."""
         directory = self._directory(ref)
         for number, seconds in ((signal.SIGTERM, _GRACE_SECONDS), (signal.SIGKILL, _GRACE_SECONDS)):
             if not await asyncio.to_thread(_running, directory):
                 break
-            # As long as the lock is held, the number is that of its holder.
+            # As long as the lock is held, the process id is valid.
             with suppress(ProcessLookupError, FileNotFoundError, ValueError):
                 os.killpg(int((directory / PID).read_text()), number)
             with suppress(TimeoutError):
@@ -203,7 +203,7 @@ class LocalBackend:
         await uninterrupted(asyncio.to_thread(remove_tree, directory))
 
     async def finish(self, ref: JobRef, *, failed: bool) -> None:
-        """Wait until a job that has told its outcome has ended, then remove its directory."""
+        """Wait until a job with an outcome has ended, then remove its directory."""
         try:
             async with asyncio.timeout(_GRACE_SECONDS):
                 await self.ended(ref)
@@ -213,7 +213,7 @@ class LocalBackend:
         await uninterrupted(asyncio.to_thread(remove_tree, self._directory(ref)))
 
     async def held(self) -> tuple[HeldJob, ...]:
-        """The jobs that have a directory."""
+        """The jobs with a directory."""
         return await asyncio.to_thread(self._held_jobs)
 
     def _held_jobs(self) -> tuple[HeldJob, ...]:
@@ -261,19 +261,19 @@ def _ending(directory: Path) -> ContainerEnding:
     try:
         ending = json.loads((directory / EXIT).read_text())
     except FileNotFoundError:
-        return ContainerEnding(reason=EndReason.DELETED, message="its processes are gone without a word", log=log)
+        return ContainerEnding(reason=EndReason.DELETED, message="its processes ended without a result", log=log)
     return ContainerEnding(reason=EndReason(ending["reason"]), message=str(ending["message"]), log=log)
 
 
 def main() -> None:
     """Run the job in the directory named on the command line."""
-    # The whole group is told to end; this process waits for the steps to have ended, and says how.
+    # SIGTERM goes to the whole group; this process waits until the steps have ended, and writes how.
     signal.signal(signal.SIGTERM, _ignore_signal)
     asyncio.run(run(Path(sys.argv[1]), os.environ))
 
 
 def _ignore_signal(signal_number: int, frame: object) -> None:
-    """A SIGTERM is the steps' business."""
+    """Does nothing: the steps handle SIGTERM themselves."""
 
 
 if __name__ == "__main__":

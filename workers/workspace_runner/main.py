@@ -1,6 +1,6 @@
-"""The composition root of a workspace runner: settings in, jobs carried out until it is told to stop.
+"""The composition root of a workspace runner: runs jobs until it is stopped.
 
-Prometheus is told what the runner did.
+It also exposes the runner's metrics to Prometheus.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _log = structlog.get_logger(__name__)
 
 @asynccontextmanager
 async def runner_metrics(telemetry: Telemetry, runner: Runner, log: JetStream) -> AsyncGenerator[None]:
-    """Within, who asks this process for metrics is told of its jobs."""
+    """Within the context, the metrics of this process include its jobs."""
     if telemetry.exposition is None:
         yield
         return
@@ -54,19 +54,19 @@ async def runner_metrics(telemetry: Telemetry, runner: Runner, log: JetStream) -
 
 
 def runner_figures(figures: Mapping[str, float | Mapping[str, int]]) -> list[Metric]:
-    """What `Runner.figures` says, as metrics."""
+    """`Runner.figures` as metrics."""
     from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
 
     families: list[Metric] = []
     for name, kind, family, label, text in (
-        ("running", GaugeMetricFamily, "jobs_running", "", "Jobs under way here."),
-        ("waiting", GaugeMetricFamily, "jobs_waiting", "", "Jobs that wait here for a slot."),
-        ("adopted", CounterMetricFamily, "jobs_adopted", "", "Jobs that ran when this runner came to them."),
-        ("wait_seconds", CounterMetricFamily, "job_wait_seconds", "", "Time that jobs waited here for a slot."),
-        ("run_seconds", CounterMetricFamily, "job_run_seconds", "", "Time that jobs took, added up."),
-        ("started", CounterMetricFamily, "jobs_started", "kind", "Jobs begun."),
-        ("settled", CounterMetricFamily, "jobs_settled", "kind", "Jobs that told their outcome."),
-        ("failed", CounterMetricFamily, "jobs_failed", "reason", "Jobs that ended without a word."),
+        ("running", GaugeMetricFamily, "jobs_running", "", "Running jobs of this runner."),
+        ("waiting", GaugeMetricFamily, "jobs_waiting", "", "Jobs waiting for a slot."),
+        ("adopted", CounterMetricFamily, "jobs_adopted", "", "Jobs already running when this runner took them."),
+        ("wait_seconds", CounterMetricFamily, "job_wait_seconds", "", "Total time that jobs waited for a slot."),
+        ("run_seconds", CounterMetricFamily, "job_run_seconds", "", "Total duration of jobs."),
+        ("started", CounterMetricFamily, "jobs_started", "kind", "Jobs started."),
+        ("settled", CounterMetricFamily, "jobs_settled", "kind", "Jobs that reported their outcome."),
+        ("failed", CounterMetricFamily, "jobs_failed", "reason", "Jobs that ended without an outcome."),
     ):
         values = figures[name]
         metric = kind(f"fleet_runner_{family}", text, labels=[label] if label else [])
@@ -78,7 +78,7 @@ def runner_figures(figures: Mapping[str, float | Mapping[str, int]]) -> list[Met
 
 @dataclass(frozen=True, kw_only=True)
 class RunningRunner:
-    """A runner at work. `stop_taking` ends the pulling of messages, not the jobs under way."""
+    """A running runner. `stop_taking` stops the pulling of messages, not the running jobs."""
 
     runner: Runner
     log: JetStream
@@ -89,7 +89,7 @@ class RunningRunner:
 async def open_runner(
     settings: Settings, chosen: RunnerSettings, *, backend: Backend | None = None
 ) -> AsyncGenerator[RunningRunner]:
-    """Take jobs until the context ends; those under way then are left to run, and to other runners.
+    """Take jobs until the context ends; jobs running then continue, and other runners adopt them.
 
     Raises InvalidRequest naming a setting, PreconditionFailed, Unavailable.
     """
@@ -98,7 +98,7 @@ async def open_runner(
     async with AsyncExitStack() as stack:
         log = await stack.enter_async_context(connect_log(settings, name="workspace-runner", waits=TIMEOUT_SECONDS))
         if chosen.takes == "commands":
-            # Otherwise orchestrators have made them, and a runner's NATS user may not.
+            # Otherwise orchestrators have created them, and a runner's NATS user is not allowed to.
             await log.ensure_streams()
         bucket = await log.bucket(JOBS_BUCKET, ttl_seconds=JOBS_KEPT_SECONDS)
         board = await stack.enter_async_context(JobBoard(bucket, log).watching())
@@ -109,21 +109,21 @@ async def open_runner(
             backend=backend,
             settings=chosen,
             slots=Slots(chosen.concurrency, len(RANKS)),
-            # Orchestrators tell NATS who somebody is; without any, or without accounts, nobody does.
-            lets_in=chosen.takes == "jobs" and await log.has_bucket(HOSTS_BUCKET),
+            # Orchestrators authenticate NATS logins; without orchestrators or accounts there are no such logins.
+            grants_logins=chosen.takes == "jobs" and await log.has_bucket(HOSTS_BUCKET),
         )
         await _sweep(runner)
-        # What is pulled is held back while this is not set.
+        # Nothing is pulled while this is not set.
         taking = asyncio.Event()
         taking.set()
         for queue, handler, room in _queues(log, runner, chosen, taking):
-            consuming, fault = log.consume(queue, handler, room=room), "nothing more is taken from a queue"
+            consuming, fault = log.consume(queue, handler, room=room), "a queue is no longer consumed"
             await stack.enter_async_context(in_background(consuming, name=queue.consumer, fault=fault))
         yield RunningRunner(runner=runner, log=log, stop_taking=taking.clear)
 
 
 def open_backend(settings: Settings, chosen: RunnerSettings) -> AbstractAsyncContextManager[Backend]:
-    """Where jobs run, as settings say. Raises InvalidRequest, PreconditionFailed, Unavailable."""
+    """The configured backend. Raises InvalidRequest, PreconditionFailed, Unavailable."""
     if chosen.backend == "kubernetes":
         from workers.workspace_runner.kubernetes_backend import open_kubernetes
 
@@ -142,7 +142,7 @@ def open_backend(settings: Settings, chosen: RunnerSettings) -> AbstractAsyncCon
 def _queues(
     log: JetStream, runner: Runner, chosen: RunnerSettings, taking: asyncio.Event
 ) -> list[tuple[WorkQueue, Handler, Room]]:
-    """What is taken, by whom it is handled, and when there is room for it."""
+    """The queues, each with its handler and a function that waits for free slots."""
 
     async def room(rank: int) -> int:
         await taking.wait()
@@ -158,7 +158,7 @@ def _queues(
 
 
 async def serve(settings: Settings, chosen: RunnerSettings) -> None:
-    """Run until SIGTERM or SIGINT: nothing more is taken then, and what ends soon may end here."""
+    """Run until SIGTERM or SIGINT; then take no more jobs, and wait for `drain_seconds` for the running ones."""
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
@@ -179,7 +179,7 @@ async def serve(settings: Settings, chosen: RunnerSettings) -> None:
 
 
 async def _sweep(runner: Runner) -> None:
-    """Clear up behind jobs that told their outcome while no runner was there to hear it."""
+    """Clean up after jobs that reported their outcome, or were cancelled, while no runner was running."""
     for job in await runner.backend.held():
         outcome = await runner.board.outcome(job.ref.tenant, job.job_id)
         if outcome is not None:

@@ -1,6 +1,6 @@
-"""The runner of jobs, each from its message to its outcome: started or adopted, watched, and told of once.
+"""Runs jobs, each from its message to its outcome: it starts or adopts the job, watches it, and settles it once.
 
-Queues of different priority share its room, and exporters of metrics read its counts.
+Queues of different priorities share its slots; metrics read its counts.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ from swe_ai_fleet.runtime.jobs import JobBoard
 from workers.jobs import Backend, ContainerEnding, JobRef, JobSpec, outcome_of
 
 RANKS = tuple(JobPriority)
-"""The classes of jobs, those that go first at the front."""
+"""The priority classes of jobs, the highest first."""
 _OUTCOME_SECONDS = 2.0
-_ELSEWHERE_SECONDS = 3.0
-_ELSEWHERE_TIMES = 1_200
-"""An hour: an orchestrator that was killed no longer calls off what it handed out."""
+_OTHER_RELEASE_SECONDS = 3.0
+_OTHER_RELEASE_DELIVERIES = 1_200
+"""An hour in all: a killed orchestrator no longer cancels its jobs."""
 _log = structlog.get_logger(__name__)
 
 
 @dataclass(kw_only=True)
 class Counts:
-    """Grows only.
+    """Counters of a runner, which only increase.
 
     Attributes:
-        started: Jobs begun, by kind.
-        adopted: Jobs that were running already when this runner came to them.
-        settled: Jobs that told their outcome, by kind.
-        failed: Jobs that ended without a word, by reason.
-        wait_seconds: Time between a message's arrival here and its job's start, added up.
-        run_seconds: Time that jobs took, added up.
+        started: Jobs started, by kind.
+        adopted: Jobs already running when this runner took them.
+        settled: Jobs that reported their outcome, by kind.
+        failed: Jobs that ended without an outcome, by reason.
+        wait_seconds: Total time between the arrival of messages and the start of their jobs.
+        run_seconds: Total duration of jobs.
     """
 
     started: Counter[str] = field(default_factory=Counter[str])
@@ -64,11 +64,11 @@ class Counts:
 
 
 class Slots:
-    """A number of slots; of those who wait, the ones of the highest rank (0) go first, in the order they came.
+    """A number of slots; waiting jobs get them by rank (0 first), and within a rank in the order of arrival.
 
     Args:
-        number: How many jobs may run at a time.
-        ranks: How many classes there are.
+        number: The number of jobs that may run at the same time.
+        ranks: The number of ranks.
     """
 
     def __init__(self, number: int, ranks: int) -> None:
@@ -79,28 +79,28 @@ class Slots:
 
     @property
     def in_use(self) -> int:
-        """Jobs that have a slot."""
+        """The number of jobs with a slot."""
         return self._taken
 
     @property
     def waiting(self) -> int:
-        """Jobs that wait for one here."""
+        """The number of jobs waiting for a slot."""
         return sum(self._waiting)
 
     async def idle(self) -> None:
-        """Wait until nobody has a slot, and nobody waits for one."""
+        """Wait until no job has a slot or waits for one."""
         async with self._freed:
             await self._freed.wait_for(lambda: not self._taken and not self.waiting)
 
     async def room(self, rank: int) -> int:
-        """Wait until a job of a rank would get a slot at once; for how many there is room."""
+        """Wait until a job of a rank would get a slot at once; returns the number of free slots."""
         async with self._freed:
             await self._freed.wait_for(lambda: self._open(rank) and not self._waiting[rank])
             return self._number - self._taken
 
     @asynccontextmanager
     async def slot(self, rank: int) -> AsyncGenerator[None]:
-        """A slot for as long as the context lasts."""
+        """Hold a slot until the context ends."""
         async with self._freed:
             self._waiting[rank] += 1
             try:
@@ -113,7 +113,7 @@ class Slots:
             yield
         finally:
             self._taken -= 1
-            # Nobody waits for the lock long: it is held between two awaits only.
+            # The lock is never held for long: only between two awaits.
             await asyncio.shield(self._notify())
 
     def _open(self, rank: int) -> bool:
@@ -125,7 +125,7 @@ class Slots:
 
 
 def job_queues(settings: RunnerSettings) -> tuple[WorkQueue, ...]:
-    """A queue for each class of jobs, the highest first; all runners share their consumers."""
+    """A queue for each priority class, the highest first; all runners share their consumers."""
     return tuple(
         WorkQueue(
             stream=JOBS,
@@ -141,37 +141,37 @@ def job_queues(settings: RunnerSettings) -> tuple[WorkQueue, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Runner:
-    """Carries jobs out on a backend.
+    """Runs jobs on a backend.
 
     Args:
-        board: Where jobs and outcomes stand; it must be watched.
-        backend: Where they run.
-        settings: The runner's.
-        slots: The room for jobs.
-        lets_in: Whether containers get a login to NATS of their own.
-        counts: What is told of all this.
+        board: The board with jobs and outcomes; it must be watched.
+        backend: Starts and stops jobs.
+        settings: The runner's settings.
+        slots: The slots for jobs.
+        grants_logins: Whether containers get their own login to NATS.
+        counts: The counters for metrics.
     """
 
     board: JobBoard
     backend: Backend
     settings: RunnerSettings
     slots: Slots
-    lets_in: bool = False
+    grants_logins: bool = False
     counts: Counts = field(default_factory=Counts)
 
     async def handle(self, work: WorkMessage, rank: int) -> None:
-        """One message of `agent.jobs.>`. Idempotent. Raises PermanentError for what is no job."""
+        """Handle one message of `agent.jobs.>`. Idempotent. Raises PermanentError for a malformed job."""
         job = _read(work)
         if await self.board.outcome(job.tenant, job.job_id) is not None:
             return
-        # To watch a job to its end, or to call it off, any release will do.
+        # A runner of any release can watch a running job, or settle a cancelled one.
         if (fault := misfit(job)) and not (
             await self.board.stop_requested(job.tenant, job.job_id) or await self._is_held(job)
         ):
-            if work.deliveries < _ELSEWHERE_TIMES:
-                # A runner of the other release shares the consumer, or will.
+            if work.deliveries < _OTHER_RELEASE_DELIVERIES:
+                # A runner of the other release shares the consumer, or will soon.
                 _log.warning("job.left_to_another_release", job=job.job_id, reason=fault)
-                raise RetryAfter(_ELSEWHERE_SECONDS)
+                raise RetryAfter(_OTHER_RELEASE_SECONDS)
             await self.board.settle(job, outcome_of(AgentLost(f"no runner of its release took it: {fault}")))
             return
         try:
@@ -179,74 +179,74 @@ class Runner:
         except FleetError as fault:
             if isinstance(fault, Unavailable) or work.deliveries < self.settings.max_deliveries:
                 raise
-            # Whoever waits for the outcome must hear of what becomes a dead letter.
+            # The orchestrator that waits for the outcome must learn of a dead letter.
             await self.board.settle(job, outcome_of(fault))
             raise
 
     async def run_job(self, job: Job, rank: int) -> JobOutcome:
-        """How a job ended; it is started unless it is running already. Raises Unavailable, PreconditionFailed."""
+        """Run a job, or adopt a running one; returns its outcome. Raises Unavailable, PreconditionFailed."""
         arrived = time.monotonic()
         async with self.slots.slot(rank):
             began = time.monotonic()
             self.counts.wait_seconds += began - arrived
             try:
                 with bound_contextvars(**job.ids):
-                    return await self._executed(job)
+                    return await self._execute(job)
             finally:
                 self.counts.run_seconds += time.monotonic() - began
 
     def figures(self) -> Mapping[str, float | Mapping[str, int]]:
-        """What a metrics exporter tells of this runner at this moment, by name."""
+        """The current figures of this runner for metrics, by name."""
         return {"running": self.slots.in_use, "waiting": self.slots.waiting, **copy.deepcopy(vars(self.counts))}
 
     async def _is_held(self, job: Job) -> bool:
         return any(other.job_id == job.job_id for other in await self.backend.held())
 
-    async def _executed(self, job: Job) -> JobOutcome:
+    async def _execute(self, job: Job) -> JobOutcome:
         if await self.board.stop_requested(job.tenant, job.job_id):
-            return await self._settled(job, outcome_of(AgentLost("the job was called off")))
+            return await self._settle(job, outcome_of(AgentLost("the job was cancelled")))
         try:
             spec = await self._spec(job)
         except Unavailable:
             raise
         except FleetError as fault:
-            return await self._settled(job, outcome_of(fault))
+            return await self._settle(job, outcome_of(fault))
         except ValueError as fault:
-            return await self._settled(job, outcome_of(InternalFault(f"no assignment of the fleet: {fault}"[:500])))
+            return await self._settle(job, outcome_of(InternalFault(f"no assignment of the fleet: {fault}"[:500])))
         await self.board.post(job)
-        await self._retire(job)
-        if self.lets_in and not await self._is_held(job):
-            # What is adopted has its login already.
+        await self._stop_earlier_generations(job)
+        if self.grants_logins and not await self._is_held(job):
+            # An adopted job already has its login.
             spec = replace(spec, login=await self.board.grant_login(job))
         try:
             fresh = await self.backend.start(spec)
         except (InvalidRequest, PreconditionFailed) as fault:
             self.counts.failed["Refused"] += 1
-            return await self._settled(job, outcome_of(fault, reason="Refused"))
+            return await self._settle(job, outcome_of(fault, reason="Refused"))
         self.counts.started[str(job.kind)] += fresh
         self.counts.adopted += not fresh
         _log.info("job.started" if fresh else "job.adopted", job=job.job_id, kind=job.kind, name=spec.ref.name)
-        outcome = await self._watched(job, spec.ref)
-        if self.lets_in:
+        outcome = await self._watch(job, spec.ref)
+        if self.grants_logins:
             await self.board.revoke_login(job)
         return outcome
 
-    async def _watched(self, job: Job, ref: JobRef) -> JobOutcome:
-        """Wait for whichever comes first: a word on the board, the end of the container, or that it is called off."""
-        outcome_told = asyncio.create_task(self.board.settled(job.tenant, job.job_id))
+    async def _watch(self, job: Job, ref: JobRef) -> JobOutcome:
+        """Wait for the first of: an outcome on the board, the end of the container, a cancellation."""
+        reported = asyncio.create_task(self.board.settled(job.tenant, job.job_id))
         ended = asyncio.create_task(self.backend.ended(ref))
         stopped = asyncio.create_task(self.board.stopped(job.tenant, job.job_id))
-        tasks = (outcome_told, ended, stopped)
+        tasks = (reported, ended, stopped)
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            if outcome_told.done():
-                outcome = outcome_told.result()
+            if reported.done():
+                outcome = reported.result()
             elif stopped.done():
                 stopped.result()
                 await self.backend.stop(ref)
-                return await self._settled(job, outcome_of(AgentLost("the job was called off")))
+                return await self._settle(job, outcome_of(AgentLost("the job was cancelled")))
             else:
-                outcome = await self._outcome_of(job, ended.result(), outcome_told)
+                outcome = await self._outcome_of(job, ended.result(), reported)
         finally:
             for task in tasks:
                 task.cancel()
@@ -255,28 +255,26 @@ class Runner:
         await self.backend.finish(ref, failed=bool(outcome.fault))
         return outcome
 
-    async def _outcome_of(
-        self, job: Job, ending: ContainerEnding, outcome_told: asyncio.Task[JobOutcome]
-    ) -> JobOutcome:
-        """What a job said before its container ended, which may be heard of a moment later; else what that means."""
-        await asyncio.wait([outcome_told], timeout=_OUTCOME_SECONDS)
-        known_outcome = await self.board.outcome(job.tenant, job.job_id)
-        if known_outcome is not None:
-            return known_outcome
+    async def _outcome_of(self, job: Job, ending: ContainerEnding, reported: asyncio.Task[JobOutcome]) -> JobOutcome:
+        """The outcome of a job whose container ended: the reported one, which may arrive a bit later, else a fault."""
+        await asyncio.wait([reported], timeout=_OUTCOME_SECONDS)
+        stored = await self.board.outcome(job.tenant, job.job_id)
+        if stored is not None:
+            return stored
         self.counts.failed[str(ending.reason)] += 1
         _log.warning(
             "job.lost", job=job.job_id, kind=job.kind, reason=str(ending.reason), message=ending.message, log=ending.log
         )
-        return await self._settled(job, outcome_of(ending.fault(), reason=str(ending.reason)))
+        return await self._settle(job, outcome_of(ending.fault(), reason=str(ending.reason)))
 
-    async def _settled(self, job: Job, outcome: JobOutcome) -> JobOutcome:
-        """Store how a job ended; what stands there already counts."""
+    async def _settle(self, job: Job, outcome: JobOutcome) -> JobOutcome:
+        """Store the outcome of a job; returns the stored one if there already is one."""
         if await self.board.settle(job, outcome):
             return outcome
         return await self.board.outcome(job.tenant, job.job_id) or outcome
 
-    async def _retire(self, job: Job) -> None:
-        """End what carries out an earlier generation of the same run: it could write nothing more."""
+    async def _stop_earlier_generations(self, job: Job) -> None:
+        """Stop jobs of earlier generations of the same run, which are fenced and can write nothing more."""
         for held in await self.backend.held():
             if held.run_id == job.run_id and held.generation < job.generation and not held.ended:
                 await self.backend.stop(held.ref)

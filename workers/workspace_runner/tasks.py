@@ -1,4 +1,4 @@
-"""Tasks straight from `agent.cmd.execute`, where there is no orchestrator: one agent, one result."""
+"""Runs tasks from `agent.cmd.execute` without an orchestrator: one agent, one result."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _log = structlog.get_logger(__name__)
 
 
 def task_queue(settings: RunnerSettings) -> WorkQueue:
-    """The queue of tasks; an orchestrator on the same NATS has the same subjects, and only one of them may."""
+    """The queue of tasks; an orchestrator consumes the same subjects, so it must not run on the same NATS."""
     return WorkQueue(
         stream=COMMANDS,
         subjects=("agent.cmd.execute", "agent.cmd.execute.>"),
@@ -50,14 +50,14 @@ def task_queue(settings: RunnerSettings) -> WorkQueue:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskRunner:
-    """Has one agent solve a task, in as many containers as it takes, and its work checked in another one.
+    """Runs one agent for a task, in several containers if some are lost, and checks its candidate in another one.
 
     The result is published on `agent.results.<task_id>`, once.
 
     Args:
-        runner: Carries out the jobs.
-        log: Where the agent's events stand, and results go.
-        pauses: Before each further container.
+        runner: Runs the jobs.
+        log: The log with the agent's events; publishes results.
+        pauses: Seconds before each further container.
     """
 
     runner: Runner
@@ -65,7 +65,7 @@ class TaskRunner:
     pauses: Sequence[float] = PAUSES
 
     async def handle(self, work: WorkMessage) -> None:
-        """One message: the JSON of a SubmitTaskRequest. Raises PermanentError for a task that cannot be run here."""
+        """Handle a message with the JSON of a SubmitTaskRequest. Raises PermanentError for an unsupported task."""
         try:
             task = read_task(work)
         except (InvalidRequest, NotAvailable) as fault:
@@ -75,7 +75,7 @@ class TaskRunner:
             await self._handle(task)
 
     async def _handle(self, task: Task) -> None:
-        outcome, last = await self._solved(task)
+        outcome, last = await self._solve(task)
         try:
             candidate = from_json(Candidate, await self.runner.board.value(outcome))
         except FleetError as fault:
@@ -84,10 +84,10 @@ class TaskRunner:
             await self._publish(task, failure(task, outcome))
             return
         _log.info("task.solved", containers=last)
-        await self._publish(task, await self._result(task, candidate, await self._checked(task, candidate)))
+        await self._publish(task, await self._result(task, candidate, await self._check(task, candidate)))
 
-    async def _checked(self, task: Task, candidate: Candidate) -> CheckReport | None:
-        """What checks say of a candidate; None of one without an answer, or without a change or check to judge.
+    async def _check(self, task: Task, candidate: Candidate) -> CheckReport | None:
+        """The check report of a candidate; None without an answer, or without a change or check.
 
         Raises Unavailable where the board does not answer.
         """
@@ -114,14 +114,14 @@ class TaskRunner:
                 raise
             return no_evidence(candidate.candidate_id, error)
 
-    async def _solved(self, task: Task) -> tuple[JobOutcome, int]:
-        """How the run ended at last, and in which generation. Each container of it is a job that has its own name."""
+    async def _solve(self, task: Task) -> tuple[JobOutcome, int]:
+        """The final outcome of the run, and its generation. Each container is a separate job with its own name."""
         rank = RANKS.index(JobPriority.of(task.priority))
         for generation in range(1, len(self.pauses) + 2):
             job = job_of(_coding(task, generation))
             outcome = await self.runner.board.outcome(job.tenant, job.job_id)
             if outcome is None:
-                # A later container finds what this one wrote, and the same commit.
+                # A later container continues from this one's events and commit.
                 outcome = await self.runner.run_job(job, rank)
             if outcome.fault not in (AgentLost.__name__, Unavailable.__name__) or generation > len(self.pauses):
                 return outcome, generation
@@ -130,7 +130,7 @@ class TaskRunner:
         raise AssertionError("the last generation is always the end")
 
     async def _result(self, task: Task, candidate: Candidate, report: CheckReport | None) -> bytes:
-        """What subscribers notified of a run that came to its end."""
+        """The result message of a run that ended."""
         record = await tool_record(self.log, task.tenant, task.execution_id, AGENT_ID)
         patch = await self.log.get(candidate.artifacts.patch) if candidate.artifacts.patch else b""
         return agent_result(candidate, task, record, patch, report)
@@ -152,7 +152,7 @@ def read_task(work: WorkMessage) -> Task:
         raise InvalidRequest(
             "only an orchestrator delivers",
             field="orchestrate.delivery",
-            hint="run one, or hand the task in as `deliberate`: its result has the patch",
+            hint="run one, or submit the task as `deliberate`: its result has the patch",
         )
     for name in ("num_agents", "max_agents", "rounds"):
         if (number := getattr(message.deliberate, name)) > (name != "rounds"):
@@ -174,7 +174,7 @@ def read_task(work: WorkMessage) -> Task:
 
 
 def _coding(task: Task, generation: int) -> CodingAssignment:
-    """The agent's run; which commit it works on, the first container finds out."""
+    """The agent's assignment, without a commit: the first container resolves it."""
     repository = PinnedRepository(
         tenant=task.tenant,
         location=task.repo.location,
@@ -193,7 +193,7 @@ def _coding(task: Task, generation: int) -> CodingAssignment:
 
 
 def failure(task: Task, outcome: JobOutcome) -> bytes:
-    """What subscribers notified of a run that nothing came of, in the shape of every result."""
+    """The result message of a failed run, in the format of every result."""
     error = f"{outcome.message} ({outcome.hint})" if outcome.hint else outcome.message
     problem = f"{outcome.reason or outcome.fault}: {error}"
     return json.dumps(failed_result(task.task_id, task.execution_id, AGENT_ID, problem)).encode()

@@ -1,4 +1,4 @@
-"""Agents behind `fleet.agent.v1.AgentService`, over gRPC."""
+"""A gRPC client of external agents that serve `fleet.agent.v1.AgentService`."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ MAX_COUNT = 10**12
 MAX_COST = 1e9
 MAX_CRITIQUES = 16
 MAX_TEXT_CHARS = 16_000
-_MOST_FINDINGS = 50
+_MAX_FINDINGS = 50
 _COUNTS = ("prompt_tokens", "completion_tokens", "cached_tokens", "model_calls", "tool_calls", "duration_ms")
 PROTOCOL_VERSION = 1
 DESCRIBE_SECONDS = 10.0
@@ -51,7 +51,7 @@ _TOO_LARGE = "message larger than max"
 _OPTIONS: tuple[tuple[str, Any], ...] = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_metadata_size", 16 * 1024),
-    # Nothing of this process's surroundings, and nothing that a name server says, decides about a call.
+    # Neither this process's environment nor a name server may configure a call.
     ("grpc.enable_http_proxy", 0),
     ("grpc.service_config_disable_resolution", 1),
     ("grpc.use_local_subchannel_pool", 1),
@@ -61,10 +61,9 @@ _OPTIONS: tuple[tuple[str, Any], ...] = (
 
 
 async def target_of(endpoint: AgentEndpoint, rules: EndpointRules, resolver: Resolver | None = None) -> str:
-    """The endpoint's addresses as gRPC takes them, each of them allowed. Raises AgentFault.
+    """The endpoint's addresses in gRPC's format, after checking each of them. Raises AgentFault.
 
-    A name is resolved once, here, so that the addresses that were judged are the ones that are called; without a
-    resolver by the system's own.
+    A name is resolved only here, so that exactly the checked addresses are called; without a resolver by the system's.
     """
     addresses = await _addresses(endpoint, resolver or SystemResolver())
     named = rules.names(endpoint)
@@ -74,10 +73,10 @@ async def target_of(endpoint: AgentEndpoint, rules: EndpointRules, resolver: Res
                 f"the agent at {endpoint} is not on the public internet (its address is {address})",
                 hint="add it to FLEET_AGENT_ENDPOINTS without a *; add a link-local one by its address",
             )
-    places = [
+    targets = [
         f"[{address}]:{endpoint.port}" if ":" in address else f"{address}:{endpoint.port}" for address in addresses
     ]
-    return f"{'ipv6' if ':' in addresses[0] else 'ipv4'}:{','.join(places)}"
+    return f"{'ipv6' if ':' in addresses[0] else 'ipv4'}:{','.join(targets)}"
 
 
 async def _addresses(endpoint: AgentEndpoint, resolver: Resolver) -> Sequence[str]:
@@ -85,17 +84,17 @@ async def _addresses(endpoint: AgentEndpoint, resolver: Resolver) -> Sequence[st
     if endpoint.is_address:
         return [endpoint.host]
     try:
-        addresses_found = tuple(await resolver.resolve(endpoint.host, endpoint.port))
+        resolved = tuple(await resolver.resolve(endpoint.host, endpoint.port))
     except (OSError, UnicodeError) as error:
         raise AgentFault(f"the host of the agent at {endpoint} cannot be resolved: {error}") from None
-    addresses = [each for each in addresses_found if ":" not in each] or addresses_found
+    addresses = [each for each in resolved if ":" not in each] or resolved
     if not addresses:
         raise AgentFault(f"the host of the agent at {endpoint} has no address")
     return addresses[:MAX_ADDRESSES]
 
 
 def _is_guarded(text: str) -> bool:
-    """Whether an address belongs to the machine's own surroundings, where names of strangers must not lead."""
+    """Whether an address is link-local, special or a metadata service's; strangers' names must not resolve to it."""
     address = ip_address(text.partition("%")[0])
     if isinstance(address, IPv6Address) and address.ipv4_mapped:
         address = address.ipv4_mapped
@@ -111,7 +110,7 @@ def _is_guarded(text: str) -> bool:
 
 
 async def _requests(handout: Handout, mask: SecretMask) -> Iterator[pb.SolveRequest]:
-    """The messages of one call: assignment, bundle, revised patch. Raises ResourceExhausted, Unavailable."""
+    """The messages of one call: assignment, bundle, and the patch to revise. Raises ResourceExhausted, Unavailable."""
     repository, revised = await handout.clone.bundle(max_bytes=MAX_BUNDLE_BYTES), await handout.revised_patch()
     assignment = _assignment(handout.assignment, repository, revised, lambda text: mask(well_formed(text)))
     return chain(
@@ -193,7 +192,7 @@ def _checks(report: CheckReport, mask: SecretMask) -> list[pb.CheckResult]:
             result,
             message=mask(result.message[:MAX_TEXT_CHARS]),
             output=mask(result.output[-MAX_TEXT_CHARS:]),
-            problems=[mask(each[:MAX_TEXT_CHARS]) for each in result.problems[:_MOST_FINDINGS]],
+            problems=[mask(each[:MAX_TEXT_CHARS]) for each in result.problems[:_MAX_FINDINGS]],
         )
         for result in report.results
         if not result.skipped_reason
@@ -207,13 +206,13 @@ def _critique(critique: Critique, mask: SecretMask) -> pb.Critique:
         content=mask(critique.content[:MAX_TEXT_CHARS]),
         findings=[
             to_message(pb.Finding, finding, text=mask(finding.text[:MAX_TEXT_CHARS]))
-            for finding in critique.findings[:_MOST_FINDINGS]
+            for finding in critique.findings[:_MAX_FINDINGS]
         ],
     )
 
 
 def _usage(message: pb.Usage) -> Usage:
-    """An agent's own count, kept to what a count can be."""
+    """The usage that an agent reports, with implausible values clamped."""
     cost = message.cost_usd or message.cost
     return from_message(
         Usage,
@@ -228,11 +227,11 @@ def _count(value: int) -> int:
 
 
 class AgentServiceClient:
-    """An `OutsideAgent` over gRPC; each call has a connection of its own.
+    """An `OutsideAgent` over gRPC; each call has its own connection.
 
     Args:
-        token: Shown to agents as a bearer token, over TLS only; empty: none is.
-        roots: The certificates, as PEM, that those of agents must go back to; None: gRPC's own.
+        token: The bearer token for agents, sent over TLS only; empty: none.
+        roots: The trusted root certificates, as PEM; None: gRPC's own.
     """
 
     def __init__(self, rules: EndpointRules, *, mask: SecretMask, token: str = "", roots: bytes | None = None) -> None:
@@ -244,28 +243,28 @@ class AgentServiceClient:
     in_place = False
 
     async def describe(self, endpoint: str) -> str:
-        async with self._connected(endpoint) as (stub, metadata, place):
-            with _explained(place):
+        async with self._connected(endpoint) as (stub, metadata, agent):
+            with _as_agent_fault(agent):
                 description = await stub.Describe(pb.DescribeRequest(), metadata=metadata, timeout=DESCRIBE_SECONDS)
             if not isinstance(description, pb.DescribeResponse):
-                raise AgentFault(f"the description of the agent at {place} cannot be read")
+                raise AgentFault(f"the description of the agent at {agent} cannot be read")
             if description.protocol_version != PROTOCOL_VERSION:
                 raise AgentFault(
-                    f"the agent at {place} speaks version {description.protocol_version} of the protocol",
+                    f"the agent at {agent} speaks version {description.protocol_version} of the protocol",
                     hint=f"this fleet speaks version {PROTOCOL_VERSION}",
                 )
-            return f"external:{description.name or place}"
+            return f"external:{description.name or agent}"
 
     async def solve(self, endpoint: str, handout: Handout) -> HandedIn:
         requests = await _requests(handout, self._mask)
-        async with self._connected(endpoint) as (stub, metadata, place):
+        async with self._connected(endpoint) as (stub, metadata, agent):
             call = stub.Solve(_stream(requests), metadata=metadata)
             try:
-                with _explained(place):
-                    # What cannot be read comes as None.
+                with _as_agent_fault(agent):
+                    # gRPC yields None for an unreadable message.
                     async for response in cast("AsyncIterator[pb.SolveResponse | None]", call):
                         if response is None:
-                            raise AgentFault(f"the answer of the agent at {place} cannot be read")
+                            raise AgentFault(f"the answer of the agent at {agent} cannot be read")
                         match response.WhichOneof("part"):
                             case "progress":
                                 handout.record.say(response.progress.text)
@@ -283,21 +282,21 @@ class AgentServiceClient:
         self, text: str
     ) -> AsyncGenerator[tuple[Any, tuple[tuple[str, str], ...], AgentEndpoint], None]:
         try:
-            place = self._rules.check(text)
+            agent = self._rules.check(text)
         except InvalidRequest as error:
             raise AgentFault(error.message, field=error.field, hint=error.hint) from None
-        target = await target_of(place, self._rules)
-        options = (*_OPTIONS, ("grpc.default_authority", place.authority))
-        if place.tls:
-            name = ("grpc.ssl_target_name_override", place.host)
+        target = await target_of(agent, self._rules)
+        options = (*_OPTIONS, ("grpc.default_authority", agent.authority))
+        if agent.tls:
+            name = ("grpc.ssl_target_name_override", agent.host)
             channel = grpc.aio.secure_channel(
                 target, grpc.ssl_channel_credentials(self._roots), options=(*options, name)
             )
         else:
             channel = grpc.aio.insecure_channel(target, options=options)
-        metadata = (("authorization", f"Bearer {self._token}"),) if self._token and place.tls else ()
+        metadata = (("authorization", f"Bearer {self._token}"),) if self._token and agent.tls else ()
         async with channel:
-            yield cast("Any", AgentServiceStub)(channel), metadata, place
+            yield cast("Any", AgentServiceStub)(channel), metadata, agent
 
 
 async def _stream(requests: Iterable[pb.SolveRequest]) -> AsyncGenerator[pb.SolveRequest, None]:
@@ -306,21 +305,21 @@ async def _stream(requests: Iterable[pb.SolveRequest]) -> AsyncGenerator[pb.Solv
 
 
 @contextmanager
-def _explained(place: AgentEndpoint) -> Generator[None]:
-    """Whatever ends a call badly is the agent's fault, told in its own words as far as they go."""
+def _as_agent_fault(agent: AgentEndpoint) -> Generator[None]:
+    """Turns every failure of a call into an AgentFault with the agent's own message."""
     try:
         yield
     except grpc.aio.AioRpcError as error:
         code = error.code()
         words = (error.details() or "")[:_DETAILS_CHARS]
-        # gRPC itself says that of a message over the limit, which is no smaller the next time.
+        # gRPC uses the same code for a message over the limit, where a retry does not help.
         if code is grpc.StatusCode.RESOURCE_EXHAUSTED and _TOO_LARGE not in words:
-            raise AgentBusy(f"the agent at {place} is busy: {words}") from None
+            raise AgentBusy(f"the agent at {agent} is busy: {words}") from None
         if code is grpc.StatusCode.UNAVAILABLE:
-            raise AgentFault(f"the agent at {place} cannot be reached, or disconnected: {words}") from None
-        raise AgentFault(f"the agent at {place} ended with {code.name}: {words}") from None
+            raise AgentFault(f"the agent at {agent} cannot be reached, or disconnected: {words}") from None
+        raise AgentFault(f"the agent at {agent} ended with {code.name}: {words}") from None
     except asyncio.CancelledError:
-        # gRPC tells of a call that ended under it in the same way as of a caller who gave up.
+        # gRPC also raises this for a call that it ended itself, without a cancellation of this task.
         if (task := asyncio.current_task()) is not None and task.cancelling():
             raise
-        raise AgentFault(f"the call to the agent at {place} broke off") from None
+        raise AgentFault(f"the call to the agent at {agent} broke off") from None

@@ -1,6 +1,7 @@
-"""The agent loop: ask the model, carry out its calls, tell it the results, until it is done or a limit is hit.
+"""The agent loop: ask the model, run its tool calls, add the results to the conversation, until it is done or a limit
+is reached.
 
-The rules of a run say what ends it beside its budget, and what the agent is told where it goes wrong.
+`Rules` say what ends a run besides its budget; `StopPolicy` applies them, and corrects an agent that goes wrong.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from swe_ai_fleet.agents.budget import Budget
 from swe_ai_fleet.agents.history import History
 from swe_ai_fleet.agents.loop_guard import LoopAction, LoopAdvice, LoopGuard
-from swe_ai_fleet.agents.toolbox import FINAL_ANSWER, ApprovalGate, CallVerdict, Toolbox
+from swe_ai_fleet.agents.toolbox import FINAL_ANSWER, ApprovalGate, CallVerdict, Ruling, Toolbox
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import ContextTooLong, ModelError
 from swe_ai_fleet.domain.event import CallRepaired, EventBody, LoopNoticed, MessageAdded, ModelReplied
@@ -40,7 +41,7 @@ FINAL_PROMPT = (
     "what is done, what is not, what is next."
 )
 LAST_LOOK_TITLE = "Before this ends: "
-"""How the observation of a `final_answer` begins that did not end its run."""
+"""The beginning of the observation of a `final_answer` that did not end the run."""
 LIMITS = frozenset(
     {
         StopReason.MAX_ITERATIONS,
@@ -51,15 +52,15 @@ LIMITS = frozenset(
         StopReason.TOOL_ERROR,
     }
 )
-"""Limits behind which one more reply is asked for; where the money is spent, none is."""
+"""Limits after which one more reply may be asked for; the limit on cost is not among them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """What ends a run beside its budget. Counts are of things in a row; 0 means never.
+    """What ends a run besides its budget. Counts are of consecutive events; 0 means never.
 
-    `abort_on_error` ends it at the first failed call; `answer_at_limit` asks once more, without tools, for an answer
-    where a limit ended it, and allows `final_prompt_seconds` for that, and no more than the whole run had.
+    `abort_on_error` ends the run at the first failed call. After a limit, `answer_at_limit` asks once more, without
+    tools, for an answer; that reply may take `final_prompt_seconds`, or the run's own time limit where that is shorter.
     """
 
     max_reminders: int = 2
@@ -72,7 +73,7 @@ class Rules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """What follows from a step: the run ends, or the agent is told something; `loop` is what the guard noticed."""
+    """The consequence of a step: a stop reason, or messages for the agent; `loop` is what the loop guard noticed."""
 
     stop: StopReason | None = None
     texts: tuple[str, ...] = ()
@@ -80,7 +81,7 @@ class Judgement:
 
 
 class StopPolicy:
-    """Decides after each step whether the run ends, and what the agent is told if it goes on."""
+    """Decides after each step whether the run ends, and which messages the agent gets if it does not."""
 
     def __init__(self, rules: Rules, guard: LoopGuard | None = None) -> None:
         self._rules = rules
@@ -88,7 +89,7 @@ class StopPolicy:
         self._idle, self._malformed, self._failed = 0, 0, 0
 
     def judge(self, step: Step, *, truncated: bool, calls_left: int) -> Judgement:
-        """What follows from a step whose calls are answered; `calls_left` is what the budget leaves of them."""
+        """Judge a step whose calls are all answered; `calls_left` is how many tool calls the budget still allows."""
         stop = self._stop(step, truncated, calls_left)
         if stop is not None:
             return Judgement(stop=stop)
@@ -101,17 +102,17 @@ class StopPolicy:
         return Judgement(texts=(*texts, loop.text), loop=loop)
 
     def _stop(self, step: Step, truncated: bool, calls_left: int) -> StopReason | None:
-        rules, seen = self._rules, [observation.result for observation in step.observations]
-        if any(map(_answers, seen)):
+        rules, results = self._rules, [observation.result for observation in step.observations]
+        if any(map(_answers, results)):
             return StopReason.FINAL_ANSWER
-        if rules.abort_on_error and any(not result.success for result in seen):
+        if rules.abort_on_error and any(not result.success for result in results):
             return StopReason.TOOL_ERROR
-        for result in seen:
+        for result in results:
             self._failed = 0 if result.success else self._failed + 1
-        self._idle = 0 if seen else self._idle + 1
-        malformed = truncated or (bool(seen) and all(result.outcome is Outcome.INVALID for result in seen))
+        self._idle = 0 if results else self._idle + 1
+        malformed = truncated or (bool(results) and all(result.outcome is Outcome.INVALID for result in results))
         self._malformed = self._malformed + 1 if malformed else 0
-        # Calls that were not run because none are left have not failed.
+        # A call that was not run because the limit of tool calls is reached has not failed.
         if rules.max_tool_errors and calls_left and self._failed >= rules.max_tool_errors:
             return StopReason.TOOL_ERROR
         if rules.max_malformed_replies and self._malformed >= rules.max_malformed_replies:
@@ -120,12 +121,12 @@ class StopPolicy:
 
 
 def answer_of(steps: list[Step]) -> str:
-    """What `final_answer` was given, else the last thing the model said."""
+    """The argument of `final_answer`, else the model's last text."""
     for step in reversed(steps):
-        for seen in step.observations:
-            if _answers(seen.result):
-                return seen.result.content
-            if answer := seen.result.metadata.get(LAST_LOOK_TITLE):
+        for observation in step.observations:
+            if _answers(observation.result):
+                return observation.result.content
+            if answer := observation.result.metadata.get(LAST_LOOK_TITLE):
                 return str(answer)
         if step.reply.content:
             return step.reply.content
@@ -133,26 +134,26 @@ def answer_of(steps: list[Step]) -> str:
 
 
 def _answers(result: ToolResult) -> bool:
-    """Whether it is an answer that ends a run, in one that goes on from its log too."""
+    """Whether this is the result of a `final_answer` that ends the run; also in a run that is resumed from its log."""
     answered = result.operation == FINAL_ANSWER.name and result.success
     return answered and not result.content.startswith(LAST_LOOK_TITLE)
 
 
 def ends_with_step(history: History) -> bool:
-    """Whether nothing was said since the last reply and the results of its calls."""
+    """Whether no user message follows the last reply and the results of its calls."""
     return isinstance(history.messages[-1], AssistantMessage | ToolMessage)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunParts:
-    """The same for a run that goes step by step, by a plan, or by one and then the other.
+    """What a run is made of, whether it goes step by step, by a plan, or by a plan first and then step by step.
 
     Attributes:
-        history: The conversation; calls in it that nothing answers yet are carried out first.
+        history: The conversation; its unanswered calls are run first.
         journal: Where each reply is recorded (tool calls are recorded by the toolbox's audit trail); None: nowhere.
-        news: Gives what the agent is to be told before its next reply, empty where there is nothing.
-        last_look: Gives what speaks against an answer, by the steps before it, empty where nothing does. The first
-            answer is met by that, if anything can still be done about it; the next one counts.
+        news: Returns a message for the agent before its next reply; empty for none.
+        last_look: Returns objections to the final answer, given all steps; empty for none. The first final answer is
+            met by them as long as the budget allows another step; the second one ends the run.
     """
 
     model: ChatModel
@@ -183,7 +184,7 @@ class RunParts:
         schema: Mapping[str, object] | None = None,
         on_shrunk: Callable[[], None] = lambda: None,
     ) -> ModelReply:
-        """The model's reply to the history, which shrinks while the server calls it too long. Raises ModelError."""
+        """The model's reply to the history, condensed as often as the server finds it too long. Raises ModelError."""
         while True:
             request = ModelRequest(self.history.messages, tools, sampling, schema=schema, on_delta=self.on_delta)
             try:
@@ -196,11 +197,11 @@ class RunParts:
                 on_shrunk()
 
     def affordable(self) -> Sampling:
-        """The sampling, its completion bounded by the tokens that are left, and that by what the context holds."""
+        """The sampling, with completions no longer than the tokens left in the budget, if the context has room."""
         sampling, tokens_left, room = self.sampling, self.budget.tokens_left, self.history.room
         if tokens_left is None or (sampling.max_tokens is not None and sampling.max_tokens <= tokens_left):
             return sampling
-        # Servers refuse a bound that they could not keep; one that is no bound need not be sent.
+        # Servers refuse a bound beyond their context; a bound near the room left in it would limit nothing.
         return replace(sampling, max_tokens=tokens_left) if room is None or tokens_left < room * 3 // 4 else sampling
 
 
@@ -218,7 +219,7 @@ class AgentRun:
         error, limit = "", self._budget.limits.timeout_seconds
         try:
             async with self._budget.time_limit():
-                stop = await self._go_on()
+                stop = await self._run_steps()
         except TimeoutError:
             stop, error = StopReason.TIMEOUT, f"the limit of {limit:g} seconds was reached"
         except ContextTooLong as fault:
@@ -227,14 +228,14 @@ class AgentRun:
             stop, error = StopReason.MODEL_ERROR, str(fault)
         return await self._ended(stop, error)
 
-    async def _go_on(self) -> StopReason:
+    async def _run_steps(self) -> StopReason:
         stop: StopReason | None = None
         if calls := self._history.unanswered():
             stop = await self._observe(self._steps.pop(), calls)
         elif self._steps and ends_with_step(self._history):
             last = self._steps[-1]
-            # The process that took it may have ended before it drew the consequence. A reminder is not made up for:
-            # a plan's own replies call nothing either.
+            # The process that recorded this step may have ended before it judged it. A missing reminder is not added
+            # now: the replies of a plan call no tools either.
             if last.observations or not self._parts.rules.max_reminders:
                 stop = self._judged(last, truncated=False)
         while stop is None and (stop := self._budget.spent(iterations=len(self._steps))) is None:
@@ -246,7 +247,7 @@ class AgentRun:
         return stop
 
     async def _ask(self) -> ModelReply:
-        """The model's next reply to a history that fits; recorded, paid for and part of the history."""
+        """The model's next reply to a history that fits; recorded, charged to the budget and added to the history."""
         number = len(self._steps) + 1
         if self._parts.news is not None and (text := await self._parts.news()):
             self._add(UserMessage(content=text), step=number)
@@ -264,11 +265,12 @@ class AgentRun:
         return reply
 
     async def _observe(self, step: Step, calls: Sequence[ToolCall], *, truncated: bool = False) -> StopReason | None:
-        """Carry out a reply's calls, as many as limits and people allow; each call gets exactly one observation."""
-        gate = self._parts.gate
-        ruled = await gate.review(calls, step=step.number, truncated=truncated) if gate is not None and calls else ()
-        rulings = {call.call_id: ruling for call, ruling in zip(calls, ruled, strict=bool(ruled))}
-        verdicts = {ruling.verdict for ruling in ruled}
+        """Run a reply's calls, as far as limits and approvals allow; each call gets exactly one observation."""
+        gate, rulings = self._parts.gate, dict[str, Ruling]()
+        if gate is not None and calls:
+            review = await gate.review(calls, step=step.number, truncated=truncated)
+            rulings = {call.call_id: ruling for call, ruling in zip(calls, review, strict=True)}
+        verdicts = {ruling.verdict for ruling in rulings.values()}
         if CallVerdict.WAIT in verdicts:
             self._steps.append(step)
             return StopReason.AWAITING_APPROVAL
@@ -278,20 +280,21 @@ class AgentRun:
         observations = await self._toolbox.call_all(calls, refusals=refusals | beyond, truncated=truncated)
         self._budget.settle(Usage(tool_calls=len(calls)))
         before = len(step.observations)
-        step = await self._looked_at(replace(step, observations=(*step.observations, *observations)))
-        for seen in step.observations[before:]:
-            note = "" if seen.call_id in refusals or seen.call_id not in rulings else rulings[seen.call_id].text
-            texts = filter(None, (note, seen.result.observation()))
-            self._add(ToolMessage(call_id=seen.call_id, content="\n".join(texts)), step=step.number)
-            if seen.repairs:
-                self._parts.post(CallRepaired(step=step.number, call_id=seen.call_id, repairs=seen.repairs))
+        step = await self._with_last_look(replace(step, observations=(*step.observations, *observations)))
+        for observation in step.observations[before:]:
+            call_id = observation.call_id
+            note = "" if call_id in refusals or call_id not in rulings else rulings[call_id].text
+            texts = filter(None, (note, observation.result.observation()))
+            self._add(ToolMessage(call_id=call_id, content="\n".join(texts)), step=step.number)
+            if observation.repairs:
+                self._parts.post(CallRepaired(step=step.number, call_id=call_id, repairs=observation.repairs))
         self._steps.append(step)
         if self._parts.on_step is not None:
             self._parts.on_step(step)
         return StopReason.REJECTED if CallVerdict.END in verdicts else self._judged(step, truncated=truncated)
 
-    async def _looked_at(self, step: Step) -> Step:
-        """A step; in place of an answer that something speaks against, it has what that is, once."""
+    async def _with_last_look(self, step: Step) -> Step:
+        """The step; objections to a final answer take the place of its result, once a run."""
         ask, steps = self._parts.last_look, (*self._steps, step)
         if ask is None or not step.observations or not _answers((last := step.observations[-1]).result):
             return step
@@ -330,7 +333,7 @@ class AgentRun:
         )
 
     async def _send_final_prompt(self, stop: StopReason) -> str:
-        """The model's answer to `FINAL_PROMPT`, where a limit ended the run; empty where there is none."""
+        """The model's answer to `FINAL_PROMPT` after a limit ended the run; empty if it fails."""
         parts, text = self._parts, FINAL_PROMPT.format(limit=str(stop).replace("_", " "))
         self._add(UserMessage(content=text), step=len(self._steps))
         try:

@@ -1,7 +1,7 @@
-"""Runs for the nodes of a workflow: a question answered by an agent, and a single call of a tool.
+"""Runs for the nodes of a workflow: a question answered by an agent, and a single tool call.
 
-A question takes the one loop with the tools that the node names, in a clone that is thrown away. A tool call goes the
-way of every call: validated, held to policy, audited, masked.
+An agent answers a question with the tools that the node names, in a clone that is thrown away. A tool call goes through
+the pipeline: validated, checked against the policy, audited, masked.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ MAX_BACKGROUND_CHARS = 12_000
 _ANSWERED = frozenset({StopReason.FINAL_ANSWER, StopReason.NO_TOOL_CALLS})
 _ASKING = frozenset({ApprovalPolicy.RISKY, ApprovalPolicy.EVERY})
 MAX_RESULT_CHARS = 60_000
-"""So much of a tool's output goes on to the next nodes; the whole of a longer one is kept as an artifact."""
+"""Characters of a tool's output that the next nodes get; a longer output is stored whole as an artifact."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,7 @@ class AnswerRun:
     recorder: RunRecorder
 
     async def run(self, assignment: AnswerAssignment, clone: Clone) -> Answer:
-        """An agent's answer; faults of the model, spent limits and missing tools are answers with an error."""
+        """An agent's answer; faults of the model, reached limits and missing tools are answers with an error."""
         return await self.recorder.run(assignment, clone, lambda run: _Answerer(assignment, clone, run).work())
 
 
@@ -86,10 +86,10 @@ class _Answerer(AgentSpec[Answer]):
             return
         async with open_toolkits(self._clone, pipeline, self._run.deps.access, self.task) as toolset:
             if SubAgentTools.definitions.keys() & {*self.task.tools}:
-                others = _sub_agents(
+                sub_agents = _sub_agents(
                     toolset, self._clone, pipeline, self.task, self._run.deps, resources.model, self.budget
                 )
-                toolset = replace(toolset, toolkits={**toolset.toolkits, others.name: others})
+                toolset = replace(toolset, toolkits={**toolset.toolkits, sub_agents.name: sub_agents})
             yield _toolbox(toolset, pipeline, self.task, answer)
 
     async def opening(self, resources: RunResources, toolbox: Toolbox) -> tuple[Message, ...]:
@@ -113,7 +113,7 @@ class _Answerer(AgentSpec[Answer]):
         )
 
     async def read(self, parts: RunParts, trajectory: Trajectory) -> Answer:
-        """What the agent said; an answer with an error where it came to none."""
+        """The agent's answer, with an error if it gave none."""
         mask, stop = self._run.deps.mask, trajectory.stop_reason
         text = mask(trajectory.answer).strip()
         error = "" if stop in _ANSWERED else trajectory.error or f"the run stopped: {stop}"
@@ -138,7 +138,7 @@ class _Answerer(AgentSpec[Answer]):
 
 
 def _sub_agents(
-    held: Toolset,
+    toolset: Toolset,
     clone: Clone,
     pipeline: Pipeline,
     task: Task,
@@ -151,17 +151,18 @@ def _sub_agents(
         pipeline,
         model=model,
         budget=budget,
-        toolkits=held.toolkits,
-        without=held.unlisted,
+        toolkits=toolset.toolkits,
+        without=toolset.unlisted,
         memory=deps.memory_search(task, clone),
         limits=deps.sub_agents,
     )
 
 
 def _toolbox(toolset: Toolset, pipeline: Pipeline, task: Task, answer: OperationSpec) -> Toolbox:
-    """The tools that the node names, as far as its task allows them; where it names none, those that only read.
+    """The tools that the node names and its task allows; if it names none, the read-only ones.
 
-    With `request_tools` among them, the agent may ask for the others that do. Raises InvalidRequest for a missing tool.
+    If the node names `request_tools`, the agent may ask for the other read-only tools. Raises InvalidRequest for a
+    missing tool.
     """
     specs = [definition.spec for kit in toolset.toolkits.values() for definition in kit.definitions.values()]
     names = {name for spec in specs for name in (spec.name, spec.tool)} | {REQUEST_TOOLS}
@@ -193,16 +194,16 @@ class OperateRun:
     recorder: RunRecorder
 
     async def run(self, assignment: OperateAssignment, clone: Clone) -> ToolResult:
-        """What one call gives; a tool that fails, or is not there, gives a result that says so.
+        """The result of one call; a failing or missing tool gives a result with an error.
 
-        A call that had begun to change something in an earlier process, and of which nothing more is known, is not made
-        again: its outcome is `interrupted`. Raises as `RunRecorder.run` does.
+        A call with side effects that began in an earlier process and never ended is not repeated: its outcome is
+        `interrupted`. Raises as `RunRecorder.run` does.
         """
         return await self.recorder.run(assignment, clone, lambda run: self._work(assignment, clone, run))
 
     async def _work(self, assignment: OperateAssignment, clone: Clone, run: RunContext) -> RunEnding[ToolResult]:
         run.trail.entries.extend(run.earlier.entries)
-        result = await self._left_by(assignment, run) if assignment.resumes else None
+        result = await self._earlier_result(assignment, run) if assignment.resumes else None
         if run.earlier.started is None:
             run.begin(RunStarted(role=assignment.task.role, model="", messages=(), tools=(assignment.tool,)))
         if result is None:
@@ -211,12 +212,12 @@ class OperateRun:
         usage = Usage(tool_calls=1) + sub_agent_usage(result)
         return RunEnding(value=result, stop_reason=stop, usage=usage, error=result.error)
 
-    async def _left_by(self, assignment: OperateAssignment, run: RunContext) -> ToolResult | None:
+    async def _earlier_result(self, assignment: OperateAssignment, run: RunContext) -> ToolResult | None:
         begun: AuditEntry | None = None
-        stored = self.recorder.log.read(assignment.task.tenant, assignment.execution_id, agent_id=assignment.agent_id)
-        async with aclosing(stored) as events:
-            async for event in events:
-                match event.event.body:
+        events = self.recorder.log.read(assignment.task.tenant, assignment.execution_id, agent_id=assignment.agent_id)
+        async with aclosing(events):
+            async for stored in events:
+                match stored.event.body:
                     case ToolStarted(entry=entry):
                         begun = entry
                     case ToolFinished(entry=entry, result=result) if entry.outcome is not Outcome.CANCELLED:
@@ -244,10 +245,10 @@ class OperateRun:
             kits = toolset.toolkits
             if assignment.tool in SubAgentTools.definitions:
                 model, budget = deps.model(task, Perspective(), run.trail), Budget(task.constraints.limits)
-                others = _sub_agents(toolset, clone, pipeline, task, deps, model, budget)
-                # No run searched memory before: what the node names is what is missing.
-                others.know(MemoryResults(gaps=tuple(strings(arguments.get("gaps")))))
-                kits = {**kits, others.name: others}
+                sub_agents = _sub_agents(toolset, clone, pipeline, task, deps, model, budget)
+                # Nothing was searched in memory before: the gaps are those that the node names.
+                sub_agents.know(MemoryResults(gaps=tuple(strings(arguments.get("gaps")))))
+                kits = {**kits, sub_agents.name: sub_agents}
             for kit in kits.values():
                 for definition in kit.definitions.values():
                     if definition.spec.name == assignment.tool:
@@ -256,7 +257,7 @@ class OperateRun:
 
 
 def _refused(assignment: OperateAssignment, pipeline: Pipeline, error: str) -> ToolResult:
-    """An audited result for a call that reached no tool."""
+    """An audited refusal of a call that names no tool, or has unusable arguments."""
     name = assignment.tool[:64]
     spec = OperationSpec(name=name, tool="unknown", operation=name, description="", parameters={}, read_only=True)
     record = pipeline.trail.open(spec, arguments={}, secret={"raw": assignment.arguments}, call_id="")

@@ -1,4 +1,4 @@
-"""Approvals: which calls of a reply wait for a person, what people are shown, and what follows from a decision."""
+"""Approvals: which calls of a reply wait for a person, what the request contains, and the effect of a decision."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PROPOSE_FIRST = (
 PUT_AWAY = "(While you waited, your workspace was put away and brought back: files that git ignores are gone.)"
 NOBODY = "this needs a person's approval, and nobody can be asked here. Do without it, or say what you would need."
 Approver = Callable[[ApprovalRequest], Awaitable[ApprovalResolution]]
-"""Decides in this process, at once; for callers of the library."""
+"""Decides a request in this process; for callers of the library."""
 MEMORY_TOOLS = frozenset({"search_memory", "research"})
 MAX_MEMORY_CHARS = 16_000
 MAX_DIFF_CHARS = 32_000
@@ -50,12 +50,11 @@ REPAIR = f"text taken as a call of {PROPOSE}"
 
 
 class PolicyGate:
-    """`ApprovalGate` by a task's policy.
+    """The `ApprovalGate` of a task's approval policy.
 
-    With `plan`, nothing that has a side effect is carried out before a call of `propose_approach` in an earlier reply
-    was approved; with `risky`, each call that `tools.policy.risks` calls so waits; with `every`, each that is not
-    read-only. A call that cannot be read as one of an operation is let through: it will be refused where it is carried
-    out.
+    With `plan`, no call with a side effect is run before a call of `propose_approach` in an earlier reply was approved;
+    with `risky`, each call in which `tools.policy.risks` finds a risk waits; with `every`, each call that is not
+    read-only. A call that means no known operation passes: the toolbox refuses it.
     """
 
     def __init__(
@@ -72,17 +71,17 @@ class PolicyGate:
         self.policy, self._agent_id, self._goal = policy, agent_id, goal
         self._read, self._approvals, self._mask = read, approvals, mask
         self._requests, self._resolutions, plans = dict(earlier.requests), dict(earlier.resolutions), _approved(earlier)
-        # The model has been told of it, too.
+        # Only once the model has the result of its proposal, too.
         self._planned = any(earlier.observed(request.call.call_id) for request in plans)
         self._put_away = frozenset(self._requests)
         self.approved = plans[-1].approach if plans else ""
-        """The plan that people agreed to; empty before."""
+        """The approved plan; empty before."""
         self.rejection = ""
-        """Why the run ends, in words, once a plan was rejected."""
+        """Why the run ends, once a plan is rejected."""
 
     @property
     def wants_proposal(self) -> bool:
-        """Whether nothing may be changed before a plan is approved, and none is yet."""
+        """Whether the policy requires an approved plan and there is none yet."""
         return self.policy is ApprovalPolicy.PLAN and not self._planned
 
     async def review(self, calls: Sequence[ToolCall], *, step: int, truncated: bool = False) -> Sequence[Ruling]:
@@ -106,7 +105,7 @@ class PolicyGate:
         return [self._ruling(needs[call.call_id]) for call in calls]
 
     def _need(self, call: ToolCall, reading: ReadCall | None, step: int) -> ApprovalRequest | str | None:
-        """What a call needs first: somebody's decision, or (a text) something else; None: nothing."""
+        """The approval that a call needs, the reason for which it is refused (a text), or None if it may run."""
         if reading is None:
             return None
         spec = reading.spec
@@ -132,7 +131,7 @@ class PolicyGate:
             agent_id=self._agent_id,
             policy=self.policy,
             goal=self._mask(self._goal)[:MAX_APPROACH_CHARS],
-            approach=self._mask(_reading_text(reading))[:MAX_APPROACH_CHARS],
+            approach=self._mask(_approach(reading))[:MAX_APPROACH_CHARS],
             call=replace(call, name=reading.spec.name, arguments=arguments),
             step=step,
             requested_at="",
@@ -184,7 +183,7 @@ def _approved(earlier: RunState) -> list[ApprovalRequest]:
     ]
 
 
-def _reading_text(reading: ReadCall) -> str:
+def _approach(reading: ReadCall) -> str:
     if reading.spec.name == PROPOSE:
         parts = (str(reading.arguments.get("approach", "")), str(reading.arguments.get("reasoning", "")))
         return "\n\n".join(part.strip() for part in parts if part.strip())
@@ -194,9 +193,10 @@ def _reading_text(reading: ReadCall) -> str:
 
 @dataclass(kw_only=True)
 class RunApprovalService:
-    """Asks people for approval in one run: they see what the agent means to do, has found and has changed so far.
+    """Asks people for approval in one run, with the agent's intention, its memory searches and its changes so far.
 
-    Without an `approver` in this process the log is asked, and the run waits; with `timeout_seconds` 0, for ever.
+    Without an `approver` in this process, the request goes to the log and the run waits; with `timeout_seconds` 0, for
+    ever.
     """
 
     run: RunContext
@@ -209,14 +209,14 @@ class RunApprovalService:
 
     def __post_init__(self) -> None:
         self._mask, self._trail, self._journal = self.run.deps.mask, self.run.trail, self.run.journal
-        self._known = set(self.run.earlier.requests)
+        self._requested = set(self.run.earlier.requests)
 
     async def ask(self, requests: Sequence[ApprovalRequest]) -> Mapping[str, ApprovalResolution]:
-        """Ask, and give back, by approval id, what was decided at once; the others are durable when this returns.
+        """Ask for approval. The approver's decisions, by approval id; other requests are durable when this returns.
 
-        Raises FleetError where workspace or request cannot be kept.
+        Raises FleetError if workspace or request cannot be stored.
         """
-        new = [request for request in requests if request.approval_id not in self._known]
+        new = [request for request in requests if request.approval_id not in self._requested]
         if not new:
             return {}
         diff, whole = await self._diff()
@@ -238,17 +238,17 @@ class RunApprovalService:
         if self.approver is not None:
             return {request.approval_id: await self._decide(self.approver, request) for request in filled}
         if self.run.keeper is not None:
-            # The workspace must last beyond the run, which ends with the request.
+            # The run ends with the request; its workspace must last longer.
             await self.run.keeper.keep(new[0].step)
         if self._journal is not None:
             for request in filled:
                 self._journal.post(ApprovalRequested(request=request, usage=self.spent()))
             await self._journal.flush()
-        self._known.update(request.approval_id for request in filled)
+        self._requested.update(request.approval_id for request in filled)
         return {}
 
     def record_decision(self, request: ApprovalRequest, resolution: ApprovalResolution) -> None:
-        """Record a decision that takes effect in the agent's audit chain, once."""
+        """Record a decision in the agent's audit chain when it takes effect, once."""
         if any(entry.tool == APPROVAL_TOOL and entry.call_id == request.approval_id for entry in self._trail.entries):
             return
         word = str(resolution.decision)
@@ -279,7 +279,7 @@ class RunApprovalService:
         return resolution
 
     async def _diff(self) -> tuple[str, BlobRef | None]:
-        """The changes so far as text, and where the whole of them is kept if that text was cut."""
+        """The changes so far as text, and a blob with all of them if the text is cut."""
         try:
             patch = (await self.clone.diff()).patch
         except FleetError as fault:
@@ -291,20 +291,20 @@ class RunApprovalService:
         return beginning(text, MAX_DIFF_CHARS), whole
 
     def _memory(self) -> str:
-        fields_asked: set[str] = set()
+        memory_calls: set[str] = set()
         memories: list[str] = []
         for message in self.history.messages:
             if isinstance(message, AssistantMessage):
-                fields_asked.update(call.call_id for call in message.tool_calls if call.name in MEMORY_TOOLS)
-            elif isinstance(message, ToolMessage) and message.call_id in fields_asked:
+                memory_calls.update(call.call_id for call in message.tool_calls if call.name in MEMORY_TOOLS)
+            elif isinstance(message, ToolMessage) and message.call_id in memory_calls:
                 memories.append(message.content)
         return beginning(self._mask("\n\n".join(memories)), MAX_MEMORY_CHARS)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProposingModel(ModelWrapper):
-    """A `ChatModel` whose replies that call nothing and open with a proposal become a call of `propose_approach`, where
-    that is `wanted`."""
+    """A `ChatModel` that turns replies without calls that open with a proposal into calls of `propose_approach`, while
+    a proposal is `wanted`."""
 
     model: ChatModel
     wanted: Callable[[], bool]
@@ -328,7 +328,7 @@ class ProposingModel(ModelWrapper):
 
 
 def opens_with_proposal(text: str) -> bool:
-    """Whether a text begins as a proposal does, marks of headings and emphasis aside, and does not end by asking."""
+    """Whether a text opens like a proposal, apart from marks of headings and emphasis, and is not a question."""
     if text.rstrip().endswith("?"):
         return False
     start = " ".join(text[:400].lstrip(" \t\r\n#*_>-`").lower().replace("\u2019", "'").split())

@@ -1,4 +1,4 @@
-"""What a run may spend, as a node of a tree: a sub-agent gets what is left of its parent's."""
+"""The budget of a run. Budgets form a tree: a sub-agent gets a part of what its parent has left."""
 
 from __future__ import annotations
 
@@ -14,45 +14,45 @@ from swe_ai_fleet.domain.trajectory import StopReason
 
 
 class Clock:
-    """The time that a run has worked, in seconds: it stands while the run waits for a model server that is away."""
+    """The working time of a run, in seconds; stopped while the run waits for a model server that is away."""
 
     def __init__(self) -> None:
-        self._waits, self._stopped_at, self._stood = 0, 0.0, 0.0
+        self._waits, self._stopped_at, self._stopped_for = 0, 0.0, 0.0
         self._limits: dict[asyncio.Timeout, float] = {}
 
     def now(self) -> float:
-        return (self._stopped_at if self._waits else time.monotonic()) - self._stood
+        return (self._stopped_at if self._waits else time.monotonic()) - self._stopped_for
 
     def stop(self) -> bool:
-        """Stand until `go` was called as often; whether it ran."""
+        """Stop until `go` was called as often; whether the clock was running."""
         self._waits += 1
         if self._waits == 1:
             self._stopped_at = time.monotonic()
-            self._set()
+            self._reschedule()
         return self._waits == 1
 
     def go(self) -> float:
-        """Run again, if nothing else waits; the seconds that it stood then, else 0."""
+        """Undo one `stop`. The seconds that the clock was stopped, if this made it run again, else 0."""
         self._waits -= 1
         if self._waits:
             return 0.0
-        stood = time.monotonic() - self._stopped_at
-        self._stood += stood
-        self._set()
-        return stood
+        stopped_for = time.monotonic() - self._stopped_at
+        self._stopped_for += stopped_for
+        self._reschedule()
+        return stopped_for
 
     @asynccontextmanager
     async def limit(self, seconds: float) -> AsyncGenerator[None]:
-        """Let the work inside take so long. Raises TimeoutError."""
+        """Limit the work inside to `seconds` of this clock. Raises TimeoutError."""
         async with asyncio.timeout(None) as limit:
             self._limits[limit] = self.now() + seconds
-            self._set()
+            self._reschedule()
             try:
                 yield
             finally:
                 del self._limits[limit]
 
-    def _set(self) -> None:
+    def _reschedule(self) -> None:
         at = asyncio.get_running_loop().time() - self.now()
         for limit, ends in self._limits.items():
             if not limit.expired():
@@ -60,7 +60,7 @@ class Clock:
 
 
 class Budget:
-    """Counts what is spent against limits; what a child is given is reserved until it is done.
+    """Counts usage against limits; the budget of a child is reserved until the child is done.
 
     Without `prices` nothing costs anything.
     """
@@ -76,7 +76,7 @@ class Budget:
         self._started_at = self.clock.now() - self.usage.duration_ms / 1000
 
     def begin(self, prices: Prices | None) -> None:
-        """Start the clock, now that it is known what tokens cost; only what was spent before counts."""
+        """Start the clock anew, now that the prices are known; earlier usage counts."""
         self._prices = prices
         self._started_at = self.clock.now() - self.usage.duration_ms / 1000
 
@@ -85,7 +85,7 @@ class Budget:
         return max(0.0, self.limits.timeout_seconds - (self.clock.now() - self._started_at))
 
     def time_limit(self, most: float = math.inf) -> AbstractAsyncContextManager[None]:
-        """Lets the work inside take what is left, and `most` seconds at most. Raises TimeoutError."""
+        """Limit the work inside to the seconds left, and to `most` seconds. Raises TimeoutError."""
         return self.clock.limit(min(most, self.seconds_left))
 
     @property
@@ -94,7 +94,7 @@ class Budget:
 
     @property
     def tokens_left(self) -> int | None:
-        """Prompt and completion tokens together; None where nothing limits them."""
+        """Prompt and completion tokens together; None if nothing limits them."""
         if not self.limits.max_tokens:
             return None
         return max(0, self.limits.max_tokens - self.usage.total_tokens - self._reserved.total_tokens)
@@ -106,7 +106,7 @@ class Budget:
         return max(0.0, self.limits.max_cost - self.usage.cost - self._reserved.cost)
 
     def spent(self, *, iterations: int) -> StopReason | None:
-        """Which limit is reached, if one is. Time is not looked at: a time-out interrupts, it is not waited for."""
+        """The limit that is reached, if one is; not that on time, which `time_limit` enforces."""
         if iterations >= self.limits.max_iterations:
             return StopReason.MAX_ITERATIONS
         if not self.tool_calls_left:
@@ -119,7 +119,7 @@ class Budget:
 
     @property
     def overshoot(self) -> str:
-        """How far the last reply went beyond the tokens allowed, in words: a prompt is counted once it is answered."""
+        """How many tokens were used beyond the limit, in words: a prompt is only counted with its reply."""
         spent, allowed = self.usage.total_tokens, self.limits.max_tokens
         return f": {spent} tokens were used, {allowed} allowed" if 0 < allowed < spent else ""
 
@@ -129,12 +129,12 @@ class Budget:
         self.usage += usage
 
     def total(self) -> Usage:
-        """What was spent so far, with the time on the clock."""
+        """The usage so far, with the time on the clock."""
         return replace(self.usage, duration_ms=round((self.clock.now() - self._started_at) * 1000))
 
     @contextmanager
     def child(self, limits: Limits) -> Generator[Budget]:
-        """At most `limits` and at most what is left here, reserved meanwhile and settled at the end."""
+        """A budget of `limits`, but no more than is left here; reserved meanwhile, and settled at the end."""
         granted = replace(
             limits,
             max_tool_calls=min(limits.max_tool_calls, self.tool_calls_left),

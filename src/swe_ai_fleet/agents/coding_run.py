@@ -1,6 +1,6 @@
-"""Coding assignments: one agent run, each step recorded, its changes handed in as a candidate.
+"""Coding assignments: one recorded agent run, whose changes are submitted as a candidate.
 
-In a revision the author has its earlier candidate in its clone, and in its prompt what reviewers said of it.
+For a revision, the author's clone has its earlier candidate, and its prompt has the critiques of that.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from swe_ai_fleet.agents.opening import RevisionPrompt
-from swe_ai_fleet.agents.prompting import Fence, evidence, in_words, rendered
+from swe_ai_fleet.agents.prompting import Fence, critique_text, evidence, rendered
 from swe_ai_fleet.agents.recorded_run import read_run, run_finished
 from swe_ai_fleet.agents.results import agent_result, tool_record
 from swe_ai_fleet.agents.run_deps import RunContext, RunDeps, RunRecorder
@@ -31,7 +31,7 @@ MAX_CRITIQUE_CHARS = 6_000
 
 @dataclass(frozen=True, kw_only=True)
 class CandidateRun:
-    """What runs share that hand in a candidate."""
+    """The base of runs that submit a candidate."""
 
     recorder: RunRecorder
     results: ResultBus
@@ -39,13 +39,13 @@ class CandidateRun:
     async def revision_prompt(
         self, assignment: CodingAssignment, run: RunContext, clone: Clone
     ) -> RevisionPrompt | None:
-        """Apply the patch that is revised; what its author is told: changes, evidence, and critiques without names.
+        """Apply the patch to be revised; the prompt for its author: changes, evidence, and critiques without names.
 
-        It begins with what the author's first run began with, to the byte: a model server has that in its cache, and
-        the repository as all candidates are shown it is not the one in this clone. Raises NotFound, Unavailable.
+        It starts with the messages of the author's first run, byte for byte: the model server has them in its cache,
+        and they describe the untouched repository, which this clone no longer is. Raises NotFound, Unavailable.
         """
         revision = assignment.revision
-        # A checkpoint has the work that is revised in it.
+        # A checkpoint contains the patch already.
         if revision is None or run.earlier.checkpoint is not None:
             return None
         recorder, ref = self.recorder, revision.candidate.artifacts.patch
@@ -59,7 +59,7 @@ class CandidateRun:
         first = (await read_run(recorder.log, task.tenant, assignment.execution_id, author)).started
         candidate = revision.candidate
         fence = Fence(mask, task.execution_id, "revision", candidate.candidate_id, str(revision.round))
-        # In an order that tells nothing of who wrote them when; one that came to nothing says nothing.
+        # Sorted, so that the order does not show when each was written; failed critiques are left out.
         critiques = sorted(
             (critique for critique in revision.critiques if not critique.error),
             key=lambda critique: (critique.round, critique.reviewer_id),
@@ -75,17 +75,17 @@ class CandidateRun:
                 {
                     "verdict": str(critique.verdict),
                     "score": f"{critique.score:g} of 1",
-                    "text": fence(in_words(critique), MAX_CRITIQUE_CHARS),
+                    "text": fence(critique_text(critique), MAX_CRITIQUE_CHARS),
                 }
                 for critique in critiques
             ],
         )
         return RevisionPrompt(text=text, first=first.messages if first is not None else ())
 
-    async def hand_in(
+    async def submit(
         self, assignment: CodingAssignment, run: RunContext, finished: RunFinished, patch: bytes, *, model: str
     ) -> Candidate:
-        """End a run with what it leaves, and publish that. Raises Fenced, Unavailable."""
+        """Record the end of a run and publish its result; the candidate. Raises Fenced, Unavailable."""
         candidate = candidate_of(assignment, finished, model=model, at=await run.end(finished))
         task, execution_id, agent_id = assignment.task, assignment.execution_id, assignment.agent_id
         record = run.record or await tool_record(self.recorder.log, task.tenant, execution_id, agent_id)
@@ -103,24 +103,24 @@ class CandidateRun:
 class CodingRun(CandidateRun):
     """Runs `CodingAssignment`s.
 
-    People have `approval_timeout_seconds` to decide what waits for them (0: for ever). A workspace is stored while the
-    model thinks, no more often than every `checkpoint_seconds`.
+    People have `approval_timeout_seconds` to decide a request (0: for ever). A workspace is checkpointed during calls
+    to the model, at most every `checkpoint_seconds`.
     """
 
     approval_timeout_seconds: float = 0.0
     checkpoint_seconds: float = 20.0
 
     async def run(self, assignment: CodingAssignment, clone: Clone) -> Candidate:
-        """Run the agent in the clone, record each step, publish and hand in what it leaves.
+        """Run the agent in the clone, record each step, publish the result and submit the candidate.
 
-        A run that waits for a person hands in nothing: it has the stop reason `awaiting_approval`, and goes on in
-        another clone when it is assigned again to be resumed.
+        A run that waits for a person submits nothing: its stop reason is `awaiting_approval`, and it is resumed in
+        another clone when it is assigned again.
 
         Raises ModelError before the first step, Fenced, Unavailable; a cancellation passes after it was recorded.
         """
         async with self.recorder.claimed(assignment, clone) as run:
-            if (outcome := handed_in(assignment, run)) is not None:
-                return outcome
+            if (submitted := submitted_before(assignment, run)) is not None:
+                return submitted
             if run.keeper is not None:
                 run.keeper.max_bytes = assignment.checkpoint_bytes
             solver = Solver(
@@ -133,18 +133,18 @@ class CodingRun(CandidateRun):
             )
             solution = await run_agent(solver, run)
             trajectory, patch = solution.trajectory, solution.diff.patch
-            waits = trajectory.stop_reason is StopReason.AWAITING_APPROVAL
+            is_waiting = trajectory.stop_reason is StopReason.AWAITING_APPROVAL
             finished = run_finished(
                 run.trail,
                 trajectory.stop_reason,
                 trajectory.usage,
-                artifacts=None if waits else solution.artifacts(await self.recorder.keep_patch(assignment, patch)),
+                artifacts=None if is_waiting else solution.artifacts(await self.recorder.keep_patch(assignment, patch)),
                 answer=run.deps.mask(trajectory.answer),
                 error=trajectory.error,
             )
-            if waits:
+            if is_waiting:
                 return candidate_of(assignment, finished, model=solution.model, at=now())
-            return await self.hand_in(assignment, run, finished, patch, model=solution.model)
+            return await self.submit(assignment, run, finished, patch, model=solution.model)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,7 +152,7 @@ class OpeningRun:
     deps: RunDeps
 
     async def run(self, assignment: OpeningAssignment, clone: Clone) -> Opening:
-        """What the first of the task's agents would begin with in this clone. Raises ModelError, InvalidRequest."""
+        """The opening of the task's first agent in this clone. Raises ModelError, InvalidRequest."""
         task, agent_id = assignment.task, assignment.agent_id
         coding = CodingAssignment(
             execution_id=assignment.execution_id,
@@ -167,8 +167,8 @@ class OpeningRun:
         return await opening_of(Solver(coding, clone, run), run)
 
 
-def handed_in(assignment: CodingAssignment, run: RunContext) -> Candidate | None:
-    """What a run handed in that an earlier process had brought to its end; None where it can go on."""
+def submitted_before(assignment: CodingAssignment, run: RunContext) -> Candidate | None:
+    """The candidate of a run that ended in an earlier process; None if it can be resumed."""
     started, done = run.earlier.started, run.earlier.finished
     if done is None or done.stop_reason is StopReason.CANCELLED:
         return None

@@ -1,7 +1,7 @@
-"""One task split into subtasks: the planner is asked, and once more with everything that is wrong with its answer.
+"""One task split into subtasks by a planner, which is asked a second time with all problems of its answer.
 
-The prompt holds the task, and fenced off what the repository says of itself. The answer is read loosely and turned into
-subtasks: bounded, masked, under ids of our own making, and a graph that can be carried out.
+The prompt has the task and, fenced off, facts about the repository. The answer is read leniently and turned into
+subtasks: bounded, masked, with generated ids, and checked to be a graph that can be executed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from swe_ai_fleet.agents.run_deps import RunContext, RunEnding, RunRecorder, sho
 from swe_ai_fleet.agents.spec import RecordedQuestions
 from swe_ai_fleet.agents.structured_output import (
     AnswerForm,
-    Said,
+    NonEmptyText,
     Shape,
     Text,
     Texts,
@@ -57,7 +57,7 @@ _MAX_NAME_CHARS = 200
 _HIGHEST = 9
 MAX_ID_CHARS = 32
 MAX_ALL_CHARS = 64_000
-"""Of all descriptions together."""
+"""The most characters of all descriptions together."""
 MAX_NAMES = 50
 MAX_PATHS = 20
 MAX_PATH_CHARS = 300
@@ -69,7 +69,7 @@ async def _opening(assignment: DeriveAssignment, clone: Clone | None, run: RunCo
     if clone is not None:
         key = (task.tenant, assignment.execution_id, assignment.agent_id)
         facts = await run.deps.facts.of(key, clone, focus=task.description, map_tokens=MAP_TOKENS, narrow=False)
-        facts = facts.as_wanted(task.context_options)
+        facts = facts.selected(task.context_options)
     fence, constraints = Fence(mask, task.execution_id, "derive"), task.constraints
     sections = [
         ("Task", mask(task.description)),
@@ -105,10 +105,10 @@ class DeriveRun:
     recorder: RunRecorder
 
     async def run(self, assignment: DeriveAssignment, clone: Clone | None) -> Derivation:
-        """Split a task; with a clone, the planner is told what the repository says of itself.
+        """Split a task; with a clone, the planner also gets facts about the repository.
 
-        Raises InvalidRequest (an unknown strategy; no sound split, and what is wrong with it), ModelError, Unavailable
-        (also where the time is up), and as `RunRecorder.run` does.
+        Raises InvalidRequest (an unknown strategy; no valid split, with its problems), ModelError, Unavailable (also
+        after a time-out), and as `RunRecorder.run` does.
         """
         if assignment.strategy not in STRATEGIES:
             raise InvalidRequest(
@@ -157,7 +157,7 @@ async def _derive(assignment: DeriveAssignment, clone: Clone | None, run: RunCon
 
 
 def _as_priority(value: object) -> int:
-    """A priority between 0 and 9; 0 for what is no number."""
+    """A priority from 0 to 9; 0 for anything that is no number."""
     try:
         number = int(str(value)[:10])
     except ValueError:
@@ -170,7 +170,7 @@ class SubtaskShape(Shape):
         str, BeforeValidator(lambda value: " ".join(as_text(value)[:_MAX_NAME_CHARS].split())), Field(min_length=1)
     ] = Field(description="A short name of its own, such as `parser` or `parser-tests`.")
     role: Text = Field(default="", description="The role that does it.")
-    description: Said = Field(
+    description: NonEmptyText = Field(
         description="What is to be done, whole: whoever does it reads this, the task, and the code as it is by then."
     )
     depends_on: Texts = Field(default=[], description="The ids of the subtasks whose result it needs.")
@@ -188,9 +188,9 @@ class SplitShape(Shape):
 
 
 def subtasks_of(answer: SplitShape, assignment: DeriveAssignment, *, mask: SecretMask) -> tuple[Subtask, ...]:
-    """The subtasks in topological order. Raises ValueError saying everything that is wrong with them.
+    """The subtasks in topological order. Raises ValueError with all their problems.
 
-    With the strategy `sequential` each stands behind the one before it, with `parallel` none may have dependencies.
+    With the strategy `sequential`, each depends on the one before it; with `parallel`, none may have dependencies.
     """
     role, roles, strategy = assignment.task.role, assignment.roles, assignment.strategy
     ids = _ids(answer.subtasks)
@@ -226,7 +226,7 @@ def subtasks_of(answer: SplitShape, assignment: DeriveAssignment, *, mask: Secre
 
 
 def _ids(subtasks: Sequence[SubtaskShape]) -> list[str]:
-    """Safe ids, different for different names; the same name twice is the same id, to be found fault with."""
+    """Safe ids, different for different names. Equal names get equal ids, which `check_graph` refuses."""
     by_name: dict[str, str] = {}
     for number, shape in enumerate(subtasks, start=1):
         name = _name(shape.id)
@@ -242,7 +242,7 @@ def _ids(subtasks: Sequence[SubtaskShape]) -> list[str]:
 
 
 def _dependencies(shape: SubtaskShape, ids: Sequence[str], subtasks: Sequence[SubtaskShape]) -> tuple[str, ...]:
-    """The ids of what is named; a name that nobody has stays as it is, to be found fault with."""
+    """The ids of the named subtasks. An unknown name stays as it is; `check_graph` refuses it."""
     names_by_id = {_name(shape.id): name for name, shape in zip(ids, subtasks, strict=True)}
     names_by_id |= {name: name for name in ids if name not in names_by_id}
     named: list[str] = []
@@ -273,10 +273,10 @@ def _paths(shape: SubtaskShape) -> tuple[str, ...]:
 
 
 def _chained(ordered: Sequence[Subtask]) -> tuple[Subtask, ...]:
-    before = ("", *(subtask.subtask_id for subtask in ordered))
+    previous_ids = ("", *(subtask.subtask_id for subtask in ordered))
     return tuple(
         subtask
-        if earlier in ("", *subtask.dependencies)
-        else replace(subtask, dependencies=(*subtask.dependencies, earlier))
-        for earlier, subtask in zip(before, ordered, strict=False)
+        if previous in ("", *subtask.dependencies)
+        else replace(subtask, dependencies=(*subtask.dependencies, previous))
+        for previous, subtask in zip(previous_ids, ordered, strict=False)
     )

@@ -1,8 +1,8 @@
-"""A run for other readers: as OpenAI messages, as Markdown, and as a trajectory for benchmarks and trainers.
+"""Exports of a run: as Markdown, and as a trajectory for benchmarks and training.
 
-The Agent Trajectory Interchange Format (ATIF 1.8) is Harbor's (its RFC 0001); its validator, and the `atif` package,
-refuse keys that they do not know, so what only this fleet knows stands under `extra`. Prompts come whole, whatever was
-condensed for the model meanwhile.
+The Agent Trajectory Interchange Format (ATIF 1.8) is Harbor's (its RFC 0001); its validator and the `atif` package
+refuse unknown keys, so the fleet's own data is under `extra`. Conversations are exported whole, even if they were
+condensed for the model.
 """
 
 from __future__ import annotations
@@ -31,33 +31,33 @@ SHORTENED = "The log has a sub-agent's calls in short, without their results, an
 
 
 def whole_run(events: Iterable[Event], agent_id: str) -> RunState:
-    """A run with its whole conversation, whatever of it was condensed meanwhile."""
+    """A run with its whole conversation, as if it had never been condensed."""
     return fold_run((event for event in events if not isinstance(event.body, HistoryCondensed)), agent_id)
 
 
 def markdown(run: RunState) -> str:
-    """The run for a person to read. Whatever tools and the model said stands in fences that it cannot close."""
+    """The run as Markdown. Text of tools and of the model is in code blocks that it cannot close."""
     started, finished = run.started, run.finished
     lines = [f"# {run.agent_id}", ""]
     if started is not None:
         lines += [f"{started.role}, model {started.model or 'unknown'}, temperature {started.temperature}", ""]
         for message in started.messages:
             lines += [f"## {message.role}", "", _code_block(message.content), ""]
-    answered = {message.call_id: message.content for message in run.messages if isinstance(message, ToolMessage)}
+    contents = {message.call_id: message.content for message in run.messages if isinstance(message, ToolMessage)}
     for step in run.steps:
         lines += [f"## Step {step.number}", ""]
         if step.reply.content:
             lines += [_code_block(step.reply.content), ""]
-        seen = {observation.call_id: observation for observation in step.observations}
+        observations = {observation.call_id: observation for observation in step.observations}
         for call in step.reply.tool_calls:
             lines += [f"**{_inline(call.name)}**", "", _code_block(call.arguments, "json"), ""]
-            observation = seen.get(call.call_id)
+            observation = observations.get(call.call_id)
             if observation is not None:
-                seen_result = observation.result
-                exit_code = "" if seen_result.exit_code is None else f", exit code {seen_result.exit_code}"
+                result = observation.result
+                exit_code = "" if result.exit_code is None else f", exit code {result.exit_code}"
                 repairs = f", repaired: {_inline('; '.join(observation.repairs))}" if observation.repairs else ""
-                lines += [f"{seen_result.outcome}{exit_code}, {seen_result.duration:.2f} s{repairs}", ""]
-            lines += [_code_block(answered.get(call.call_id, "(no answer)")), ""]
+                lines += [f"{result.outcome}{exit_code}, {result.duration:.2f} s{repairs}", ""]
+            lines += [_code_block(contents.get(call.call_id, "(no answer)")), ""]
     if finished is not None:
         usage = finished.usage
         lines += [f"## {finished.stop_reason}", "", _code_block(finished.answer or finished.error), ""]
@@ -78,7 +78,7 @@ def _code_block(text: str, language: str = "") -> str:
 
 
 def token_refs(run: RunState, events: Iterable[Event]) -> list[BlobRef]:
-    """The blobs in which the log has the tokens of a run's replies, each a `SampledTokens` as JSON."""
+    """The blobs with the tokens of a run's replies, each a `SampledTokens` as JSON."""
     bodies = (event.body for event in events if event.agent_id == run.agent_id)
     return [body.reply.tokens for body in bodies if isinstance(body, ModelReplied) and body.reply.tokens is not None]
 
@@ -89,11 +89,11 @@ def trajectory(
     events: Iterable[Event],
     tokens: Mapping[str, SampledTokens] = MappingProxyType({}),
 ) -> dict[str, object]:
-    """One agent's run with what evidence says of it, as JSON values.
+    """One agent's run and the evidence about its candidate, as JSON values.
 
-    Messages that an earlier run had before it waited for a person are marked as copied context. Money is in the
-    currency of the fleet's prices, so it stands in `extra`, not under the format's `cost_usd`. The run is a `whole_run`
-    that has begun; `events` are all of the execution, `tokens` the blobs of `token_refs` by their digests.
+    Messages of an earlier run, before it waited for a person, are marked as copied context. Costs are in the currency
+    of the fleet's prices, so they are in `extra`, not under the format's `cost_usd`. The run is a `whole_run` that has
+    begun; `events` are all of the execution, `tokens` the blobs of `token_refs` by their digests.
     """
     own = [event for event in events if event.agent_id == run.agent_id]
     started, finished, usage = run.started, run.finished, run.finished.usage if run.finished else run.usage
@@ -134,10 +134,10 @@ def trajectory(
 
 
 def _judgement(state: ExecutionState, agent_id: str) -> dict[str, object]:
-    """What became of an agent's candidate: its verdict and place, and a reward for each check that ran.
+    """The verdict and rank of an agent's candidate, and a reward for each check that ran; empty without a candidate.
 
-    `reward` is 1 for verified, 0.5 for unverified, 0 for refuted; a check's is its score, between 0 and 1. Nothing
-    where the agent left no candidate, no `reward` where nothing judged it.
+    `reward` is 1 for verified, 0.5 for unverified, 0 for refuted, and missing without a verdict; a check's is its
+    score, from 0 to 1.
     """
     candidate = next((candidate for candidate in state.candidates.values() if candidate.agent_id == agent_id), None)
     if candidate is None:
@@ -145,8 +145,8 @@ def _judgement(state: ExecutionState, agent_id: str) -> dict[str, object]:
     report = state.reports.get(candidate.candidate_id)
     name = candidate.candidate_id
     fields: dict[str, object] = {"candidate_id": name, "winner": state.winner_id == name}
-    for place in [entry for entry in state.ranking if name in (entry.candidate_id, *entry.duplicates)][:1]:
-        fields |= {"rank": place.rank, "score": place.score}
+    for entry in [entry for entry in state.ranking if name in (entry.candidate_id, *entry.duplicates)][:1]:
+        fields |= {"rank": entry.rank, "score": entry.score}
     if report is not None:
         fields |= {"verdict": report.verdict_word, "verdict_reasons": list(report.reasons)}
         fields |= {"reward": report.verdict.rank / 2} if report.verdict is not None else {}
@@ -158,20 +158,20 @@ class _Steps:
     def __init__(self, run: RunState, events: Iterable[Event], name: str, tokens: Mapping[str, SampledTokens]) -> None:
         self.sub_agents: list[dict[str, object]] = []
         self._run, self._name, self._tokens = run, name, tokens
-        self._replied = {event.body.step: event for event in events if isinstance(event.body, ModelReplied)}
-        self._answers = {answer.call_id: answer.content for answer in run.messages if isinstance(answer, ToolMessage)}
+        self._replies = {event.body.step: event for event in events if isinstance(event.body, ModelReplied)}
+        self._contents = {result.call_id: result.content for result in run.messages if isinstance(result, ToolMessage)}
 
     def __iter__(self) -> Iterator[dict[str, object]]:
         opening = self._run.started.messages if self._run.started else ()
-        goes_on = any(isinstance(message, AssistantMessage) for message in opening)
+        resumes = any(isinstance(message, AssistantMessage) for message in opening)
         replies = iter(self._run.steps)
         number = 0
-        for place, message in enumerate(self._run.messages):
+        for index, message in enumerate(self._run.messages):
             if isinstance(message, ToolMessage):
                 continue
             number += 1
-            copied: dict[str, object] = {"is_copied_context": True} if goes_on and place < len(opening) else {}
-            waited = bool(copied) and place == len(opening) - 1
+            copied: dict[str, object] = {"is_copied_context": True} if resumes and index < len(opening) else {}
+            waited = bool(copied) and index == len(opening) - 1
             step = next(replies) if isinstance(message, AssistantMessage) and (not copied or waited) else None
             yield {"step_id": number, **self._step_of(message, step), **copied}
 
@@ -179,12 +179,12 @@ class _Steps:
         if not isinstance(message, AssistantMessage):
             return {"source": "system" if message.role == "system" else "user", "message": message.content}
         fields: dict[str, object] = {"source": "agent", "message": message.content}
-        seen = {observation.call_id: observation for observation in step.observations} if step is not None else {}
+        observations = {each.call_id: each for each in step.observations} if step is not None else {}
         if message.tool_calls:
             fields["tool_calls"] = [_call(call) for call in message.tool_calls]
-            results = [self._result(call, seen.get(call.call_id)) for call in message.tool_calls]
+            results = [self._result(call, observations.get(call.call_id)) for call in message.tool_calls]
             fields["observation"] = {"results": [result for result in results if result]}
-        if step is not None and (event := self._replied.get(step.number)) is not None:
+        if step is not None and (event := self._replies.get(step.number)) is not None:
             assert isinstance(event.body, ModelReplied)
             fields |= {"timestamp": event.at, "llm_call_count": 1}
             fields |= {"model_name": event.body.reply.model} if event.body.reply.model else {}
@@ -196,44 +196,50 @@ class _Steps:
             }
         return fields
 
-    def _result(self, call: ToolCall, seen: Observation | None) -> dict[str, object]:
-        content = self._answers.get(call.call_id)
-        if content is None and seen is None:
+    def _result(self, call: ToolCall, observation: Observation | None) -> dict[str, object]:
+        content = self._contents.get(call.call_id)
+        if content is None and observation is None:
             return {}
-        result: dict[str, object] = {"source_call_id": call.call_id, "content": content}
-        if seen is None:
-            return result
-        facts = asdict(seen.result)
-        fields = ("operation", "exit_code", "cached", "truncated", "artifact")
-        extra = {"outcome": str(seen.result.outcome), "seconds": seen.result.duration, "repairs": list(seen.repairs)}
-        result["extra"] = extra | {field: facts[field] for field in fields}
-        if did := mapping(seen.result.metadata, SUB_AGENT):
+        fields: dict[str, object] = {"source_call_id": call.call_id, "content": content}
+        if observation is None:
+            return fields
+        result = observation.result
+        facts = asdict(result)
+        fields["extra"] = {
+            "outcome": str(result.outcome),
+            "seconds": result.duration,
+            "repairs": list(observation.repairs),
+            **{field: facts[field] for field in ("operation", "exit_code", "cached", "truncated", "artifact")},
+        }
+        if sub_run := mapping(result.metadata, SUB_AGENT):
             name = f"{self._name}/{call.call_id}"
-            self.sub_agents.append(_sub_agent(name, call, content or "", did, sub_agent_usage(seen.result)))
-            result["subagent_trajectory_ref"] = [{"trajectory_id": name}]
-        return result
+            self.sub_agents.append(_sub_agent(name, call, content or "", sub_run, sub_agent_usage(result)))
+            fields["subagent_trajectory_ref"] = [{"trajectory_id": name}]
+        return fields
 
 
-def _sub_agent(name: str, call: ToolCall, content: str, did: Mapping[str, object], usage: Usage) -> dict[str, object]:
+def _sub_agent(
+    name: str, call: ToolCall, content: str, sub_run: Mapping[str, object], usage: Usage
+) -> dict[str, object]:
     reply: dict[str, object] = {"step_id": 2, "source": "agent", "message": content, "metrics": _metrics(usage)}
     if usage.model_calls:
         reply["llm_call_count"] = usage.model_calls
     return {
         "schema_version": SCHEMA,
         "trajectory_id": name,
-        "agent": {"name": str(did.get("name") or call.name), "version": version("swe-ai-fleet")},
+        "agent": {"name": str(sub_run.get("name") or call.name), "version": version("swe-ai-fleet")},
         "notes": SHORTENED,
         "steps": [{"step_id": 1, "source": "user", "message": call.arguments}, reply],
         "extra": {
-            "stop_reason": did.get("stop_reason"),
-            "error": did.get("error"),
-            "calls": mappings(did.get("calls")),
+            "stop_reason": sub_run.get("stop_reason"),
+            "error": sub_run.get("error"),
+            "calls": mappings(sub_run.get("calls")),
         },
     }
 
 
 def _call(call: ToolCall) -> dict[str, object]:
-    """A call as the model made it; arguments that are no JSON object stand as text beside an empty one."""
+    """A call as the model made it; arguments that are no JSON object are text beside an empty object."""
     fields: dict[str, object] = {"tool_call_id": call.call_id, "function_name": call.name, "arguments": {}}
     arguments = json_or_none(call.arguments or "{}", finite=True)
     if isinstance(arguments, dict):

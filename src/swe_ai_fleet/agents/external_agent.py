@@ -1,7 +1,7 @@
-"""External agents: the interface of an agent that is not the fleet's own, a run of one, and its record in the log.
+"""External agents: the interface of agents that are not the fleet's own, their runs, and their records in the log.
 
-Some are run by somebody else, behind an endpoint, and hand in a patch; others are programs that work in the workspace
-itself. Both runs are recorded, bounded and handed in like a run of the fleet's own agents.
+Some are remote, behind an endpoint, and submit a patch; others are programs that work in the workspace itself. The runs
+of both are recorded, limited and submitted like those of the fleet's own agents.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from swe_ai_fleet.agents.budget import Budget
-from swe_ai_fleet.agents.coding_run import CandidateRun, candidate_of, handed_in
+from swe_ai_fleet.agents.coding_run import CandidateRun, candidate_of, submitted_before
 from swe_ai_fleet.agents.opening import ROLES, opening_messages
 from swe_ai_fleet.agents.prompting import rendered
 from swe_ai_fleet.agents.recorded_run import resume, run_finished
@@ -42,7 +42,7 @@ MAX_MESSAGE_CHARS = 4_000
 MAX_SUMMARY_CHARS = 16_000
 MAX_CALL_CHARS = 4_000
 HARNESS = "harness"
-"""The tool in audit entries of what an agent in the workspace does by itself, asks for, and leaves."""
+"""The tool in audit entries about what an agent in the workspace does by itself, requests, and changes."""
 OWN_WORD = "by the agent's own word: no tool of the fleet carried it out"
 _MOST_FILES = 200
 MAX_PATCH_BYTES = 16 * 1024 * 1024
@@ -53,22 +53,22 @@ _LONGEST_PAUSE_SECONDS = 30.0
 
 
 class AgentFault(FleetError):
-    """An external agent cannot be reached or started, refuses, ends too early, or answers what is no answer."""
+    """An external agent cannot be reached or started, refuses, ends too early, or gives an invalid answer."""
 
 
 class OutsideRecord:
-    """Each text and each call of an external agent is a step of its run in the log, bounded and masked."""
+    """Records each text and each call of an external agent as a step of its run, bounded and masked."""
 
     def __init__(self, run: RunContext, *, model: str) -> None:
         self.run, self.model = run, model
         self.usage, self.answer, self.waiting = Usage(), "", ""
         self.budget: Budget | None = None
-        """Counts what an agent spends whose model the fleet asks; None: it says itself what it spent, in the end."""
+        """Counts the usage of an agent whose model calls go through the fleet; None: the agent reports its usage."""
         self.paths: set[str] = set()
-        """Files that the agent said it changes, relative to the repository."""
+        """Files that the agent announced to change, relative to the repository."""
         self.step = len(run.earlier.steps)
-        self._heard = 0
-        self._told = run.earlier.usage
+        self._messages = 0
+        self._recorded_usage = run.earlier.usage
         self._started_at = time.monotonic()
 
     @property
@@ -80,20 +80,20 @@ class OutsideRecord:
         return self.budget.total() if self.budget else replace(self.usage, duration_ms=self.duration_ms)
 
     def say(self, text: str) -> None:
-        """What the agent says while it works. Raises AgentFault where it does not stop."""
-        self._heard += 1
-        if self._heard > MAX_MESSAGES:
+        """Record a text of the agent at work. Raises AgentFault beyond `MAX_MESSAGES`."""
+        self._messages += 1
+        if self._messages > MAX_MESSAGES:
             raise AgentFault(f"the agent said more than {MAX_MESSAGES} things")
-        if self._heard <= MAX_KEPT_MESSAGES:
+        if self._messages <= MAX_KEPT_MESSAGES:
             self._reply(AssistantMessage(content=self.masked(text, MAX_MESSAGE_CHARS)))
 
     def conclude(self, summary: str, usage: Usage) -> None:
-        """The agent's last words, and what it says that it spent."""
+        """Record the agent's last text, and the usage that it reports."""
         self.usage, self.answer = usage, self.masked(summary, MAX_SUMMARY_CHARS)
         self._reply(AssistantMessage(content=self.answer), usage)
 
     def call(self, name: str, arguments: Mapping[str, object], *, text: str = "", call_id: str = "") -> ToolCall:
-        """A step with one call behind what the agent said; its result is told by whoever carries it out."""
+        """Record a step with one call after the agent's text; the caller records the result."""
         call_id = call_id or uuid.uuid4().hex[:12]
         written = self.masked(json.dumps(arguments, ensure_ascii=False, default=str), MAX_CALL_CHARS)
         call = ToolCall(call_id=call_id, model_call_id=call_id, name=name, arguments=written)
@@ -110,7 +110,7 @@ class OutsideRecord:
         decision: PolicyDecision = PolicyDecision.ALLOWED,
         reason: str = OWN_WORD,
     ) -> None:
-        """An entry in the audit chain about something that the agent did by itself, or asked for."""
+        """Record in the audit chain something that the agent did by itself, or requested."""
         name = f"{HARNESS}_{operation}"
         spec = OperationSpec(name=name, tool=HARNESS, operation=operation, description="", parameters={})
         masked_arguments = {key: self.masked(value, MAX_CALL_CHARS) for key, value in arguments.items()}
@@ -125,7 +125,7 @@ class OutsideRecord:
         )
 
     def record_diff(self, diff: Diff) -> None:
-        """What differs on disk in the end, and which of it the agent never spoke of."""
+        """Record the final changes on disk, and which of them the agent never announced."""
         silent = [path for path in diff.files if path not in self.paths][:_MOST_FILES]
         summary = f"not spoken of: {', '.join(silent)}" if silent else "all of it was spoken of"
         arguments = {"files": ", ".join(diff.files[:_MOST_FILES])}
@@ -133,17 +133,17 @@ class OutsideRecord:
         self.tell("left", arguments, result, reason="as the fleet found the clone")
 
     def masked(self, text: str, limit: int) -> str:
-        # Secrets are looked for in more than is shown: a cut could hide one from the mask.
+        # Masked before the cut, which could hide a part of a secret from the mask.
         return beginning(self.run.deps.mask(well_formed(text[: 2 * limit])), limit)
 
     def _reply(self, message: AssistantMessage, usage: Usage | None = None) -> None:
         self.step += 1
         if self.budget is not None:
-            # The model's calls since the step before; tool calls are counted by their results.
-            total, reported = self.budget.usage, self._told
+            # The usage of model calls since the last step; tool calls are counted by their results.
+            total, recorded = self.budget.usage, self._recorded_usage
             names = ("prompt_tokens", "completion_tokens", "cached_tokens", "model_calls", "cost")
-            usage = Usage(**{name: getattr(total, name) - getattr(reported, name) for name in names})
-            self._told = total
+            usage = Usage(**{name: getattr(total, name) - getattr(recorded, name) for name in names})
+            self._recorded_usage = total
         reply = ModelReply(
             message=message,
             finish_reason="tool_calls" if message.tool_calls else "stop",
@@ -154,15 +154,15 @@ class OutsideRecord:
 
 
 class AgentBusy(AgentFault):
-    """It takes no more tasks now, and may later."""
+    """The agent takes no more tasks now, but may later."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandedIn:
-    """What an external agent leaves; all of it untrusted, its own count of what it spent too.
+    """The submission of an external agent; all of it is untrusted, its reported usage too.
 
-    A `patch` is against the base commit; one that works in the clone leaves its changes there instead. With the stop
-    reason `awaiting_approval` nothing is handed in yet.
+    A `patch` is against the base commit; an agent that works in the clone leaves its changes there instead. With the
+    stop reason `awaiting_approval`, nothing is submitted yet.
     """
 
     patch: bytes = b""
@@ -174,7 +174,7 @@ class HandedIn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handout:
-    """What an external agent is given, and where its work is recorded; `prompt` is the task in words."""
+    """The input of an external agent, and the record of its work; `prompt` is the task in words."""
 
     assignment: CodingAssignment
     clone: Clone
@@ -183,24 +183,24 @@ class Handout:
     blobs: BlobStore
 
     async def revised_patch(self) -> bytes:
-        """What a revision begins with; empty where there is nothing. Raises NotFound, Unavailable."""
+        """The patch to be revised; empty if there is none. Raises NotFound, Unavailable."""
         revision = self.assignment.revision
         ref = revision.candidate.artifacts.patch if revision is not None else None
         return await self.blobs.get(ref) if ref is not None else b""
 
 
 class OutsideAgent(Protocol):
-    """The way to external agents; `in_place` says whether they work in the clone."""
+    """Connects to external agents; `in_place` says whether they work in the clone."""
 
     @property
     def in_place(self) -> bool: ...
 
     async def describe(self, endpoint: str) -> str:
-        """The name under which the agent's work is shown. Raises AgentFault."""
+        """The agent's name, shown as the model of its runs. Raises AgentFault."""
         ...
 
     async def solve(self, endpoint: str, handout: Handout) -> HandedIn:
-        """Let the agent work; what it says goes into the record. A cancellation ends its work.
+        """Have the agent solve the task; its texts go into the record. A cancellation ends its work.
 
         Raises AgentFault, AgentBusy, PreconditionFailed, ResourceExhausted.
         """
@@ -211,7 +211,7 @@ class OutsideAgent(Protocol):
 class ExternalRun(CandidateRun):
     """Runs assignments whose perspective names an endpoint.
 
-    While an agent is busy it waits `pause_seconds`, then longer.
+    A busy agent is asked again after `pause_seconds`, then at growing intervals.
     """
 
     outside: OutsideAgent
@@ -219,16 +219,16 @@ class ExternalRun(CandidateRun):
     pause_seconds: float = 2.0
 
     async def run(self, assignment: CodingAssignment, clone: Clone) -> Candidate:
-        """Let the agent solve the task, and hand in what the clone then holds, whatever ended the work.
+        """Have the agent solve the task, and submit the changes in the clone, however the work ended.
 
-        What the agent does wrong is told by the candidate. A lost run of an agent behind an endpoint begins anew; one
-        in the workspace goes on from what was kept of that, in a new process of its own.
+        Faults of the agent are errors of the candidate. A lost run of a remote agent starts over; an agent in the
+        workspace is started anew there, from the last checkpoint.
 
         Raises Fenced, Unavailable; a cancellation passes after it was recorded, and ends the agent's work.
         """
         async with self.recorder.claimed(assignment, clone) as run:
-            if (outcome := handed_in(assignment, run)) is not None:
-                return outcome
+            if (submitted := submitted_before(assignment, run)) is not None:
+                return submitted
             return await self._solved(assignment, clone, run)
 
     async def _solved(self, assignment: CodingAssignment, clone: Clone, run: RunContext) -> Candidate:
@@ -270,12 +270,12 @@ class ExternalRun(CandidateRun):
             answer=record.answer,
             error=record.masked(submission.error, _FAULT_CHARS),
         )
-        return await self.hand_in(assignment, run, finished, diff.patch, model=record.model)
+        return await self.submit(assignment, run, finished, diff.patch, model=record.model)
 
     async def _work(
         self, agents: OutsideAgent, assignment: CodingAssignment, clone: Clone, record: OutsideRecord
     ) -> HandedIn:
-        """From the first call to the changes in the clone. Raises as `solve` does, PatchRejected."""
+        """Have the agent work until its changes are in the clone. Raises as `solve` does, PatchRejected."""
         endpoint, task, run = assignment.perspective.endpoint, assignment.task, record.run
         record.model = record.masked(await agents.describe(endpoint), MAX_NAME_CHARS)
         prompt = await self._prepared(assignment, clone, run) if agents.in_place else run.deps.mask(task.description)
@@ -304,7 +304,7 @@ class ExternalRun(CandidateRun):
         return submission
 
     async def _ask(self, agents: OutsideAgent, endpoint: str, handout: Handout) -> HandedIn:
-        """What the agent hands in, asked again while it is busy."""
+        """The agent's submission; it is asked again while it is busy."""
         pause = self.pause_seconds
         while True:
             try:
@@ -317,7 +317,7 @@ class ExternalRun(CandidateRun):
                 pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
     async def _prepared(self, assignment: CodingAssignment, clone: Clone, run: RunContext) -> str:
-        """The clone as the run goes on in it, and the task in words for an agent that works there."""
+        """Prepare the clone for an agent that works there; its prompt."""
         task, environment, keeper = assignment.task, clone.environment, run.keeper
         _, opening = opening_messages(
             task,
@@ -335,8 +335,8 @@ class ExternalRun(CandidateRun):
             notes=environment.notes,
             task=opening.content,
         )
-        if (again := await self.revision_prompt(assignment, run, clone)) is not None:
-            prompt = f"{prompt}\n\n{again.text}"
+        if (revision := await self.revision_prompt(assignment, run, clone)) is not None:
+            prompt = f"{prompt}\n\n{revision.text}"
         if keeper is not None:
             keeper.max_bytes = assignment.checkpoint_bytes
             run.earlier = await resume(run.earlier, keeper)

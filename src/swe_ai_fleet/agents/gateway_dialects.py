@@ -1,7 +1,7 @@
-"""The two APIs that foreign agents speak, and what of their requests may reach a model's server.
+"""The two APIs of the model gateway, and the fields of requests that may reach a model server.
 
-Responses are made of chat completions: servers differ most in what they make of `/v1/responses` (several write tool
-calls into the text of its streams), while every server that the fleet works with answers chat completions with tools.
+Responses are translated to chat completions: servers differ most in `/v1/responses` (several write tool calls into the
+text of its streams), while every server that the fleet supports answers chat completions with tools.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from swe_ai_fleet.domain.json_values import is_object, items, json_object, mappi
 from swe_ai_fleet.domain.message import ModelReply, ToolCall
 
 Json = dict[str, object]
-# Fields of a response that mean nothing to chat completions. All others are passed on.
+# Fields of `/v1/responses` that chat completions do not have. All others are passed on.
 _OF_RESPONSES = frozenset(
     {
         "background", "client_metadata", "context_management", "conversation", "include", "input", "instructions",
@@ -27,8 +27,8 @@ _OF_RESPONSES = frozenset(
     }
 )  # fmt: skip
 _EVENT_END = re.compile(rb"\r?\n\r?\n")
-# The operator's to say: whose turn it is, what may be kept or shared, what a call costs, where the server goes by
-# itself, and code that it runs. Names are those of OpenAI, vLLM, SGLang, LiteLLM and OpenRouter.
+# Fields that only the operator may set: priority, storing and sharing, cost, other servers that the server calls, and
+# code that it runs. The names are those of OpenAI, vLLM, SGLang, LiteLLM and OpenRouter.
 _OPERATORS = frozenset(
     {
         "best_of", "cache_salt", "chat_template", "custom_llm_provider", "custom_logit_processor", "custom_params",
@@ -38,46 +38,46 @@ _OPERATORS = frozenset(
     }
 )  # fmt: skip
 _PLACES = re.compile(r"(?:^|_)(?:urls?|hosts?|ports?|base|keys?|headers?|paths?|proxy|endpoint|room)$")
-# Not those that a server would run by itself.
+# Without the tools that a server runs by itself.
 _TOOLS = ("function", "custom")
 _WITH_TOOLS = ("tools", "tool_choice", "parallel_tool_calls")
 
 
 class ChatCompletion:
-    """One call that is passed on with everything in it; a stream's event of usage only to those who asked for it."""
+    """A chat completion, passed on unchanged; the stream's usage event only if the agent asked for it."""
 
     def __init__(self, fields: Mapping[str, object]) -> None:
         self._fields = fields
         self._wants_usage = bool(mapping(fields, "stream_options").get("include_usage"))
 
     def request(self) -> Json:
-        """The chat completion to ask for. Raises InvalidRequest."""
+        """The chat completion for the model server. Raises InvalidRequest."""
         if not items(self._fields.get("messages")):
             raise InvalidRequest("a list of messages is missing", field="messages")
         return dict(self._fields)
 
     def event(self, data: bytes) -> bytes:
-        """What the agent is sent for an event of the server's stream; `data` is what stands behind `data:`."""
+        """The bytes for the agent for an event of the server's stream; `data` is the event without `data:`."""
         if not self._wants_usage and b'"usage"' in data and json_object(data).get("choices") == []:
             return b""
         return b"data: %b\n\n" % data.replace(b"\n", b"\ndata: ")
 
     def end(self, reply: ModelReply) -> bytes:
-        """What the agent is sent behind the last event."""
+        """The bytes for the agent after the last event."""
         return b""
 
     def whole(self, body: bytes, reply: ModelReply) -> bytes:
         return body
 
     def broken(self, error: Json) -> bytes:
-        """What the agent is sent where a stream that has begun breaks off."""
+        """The bytes for the agent if a stream breaks off."""
         return b"data: %b\n\n" % _dump({"error": error})
 
 
 class Response:
-    """A response of `/v1/responses` made of a chat completion, its text and thoughts as they come in.
+    """A response of `/v1/responses`, translated from a chat completion, with text and reasoning as they arrive.
 
-    Tools that a server would run by itself are left out, and nothing is kept from one request to the next.
+    Tools that a server would run by itself are left out, and nothing is stored between requests.
     """
 
     def __init__(self, fields: Mapping[str, object]) -> None:
@@ -126,7 +126,7 @@ class Response:
     def whole(self, body: bytes, reply: ModelReply) -> bytes:
         for choice in mappings(json_object(body).get("choices")):
             self._add(mapping(choice, "message"))
-        # The last event holds all of it.
+        # The last event has the whole response.
         last = self.end(reply).rpartition(b"data: ")[2]
         return _dump(json_object(last)["response"])
 
@@ -236,7 +236,7 @@ Dialect = ChatCompletion | Response
 
 
 def _messages(instructions: str, given: object) -> list[Json]:
-    """Input items as messages: one for the system, in front, and calls in the message of the assistant they are of."""
+    """Input items as messages: one system message first, and calls inside the assistant's messages."""
     listed: list[Mapping[str, object]] = (
         [{"role": "user", "content": given}] if isinstance(given, str) else mappings(given)
     )
@@ -253,7 +253,7 @@ def _messages(instructions: str, given: object) -> list[Json]:
             if role in ("system", "developer") and not messages and isinstance(content, str):
                 orders.append(content)
                 continue
-            # Chat templates know a system's message in front alone.
+            # Chat templates accept a system message only at the start.
             message: Json = {"role": "assistant" if role == "assistant" else "user", "content": content}
             if role == "assistant" and thought:
                 message["reasoning_content"], thought = thought, ""
@@ -287,7 +287,7 @@ def _messages(instructions: str, given: object) -> list[Json]:
 
 
 def _content(content: object) -> str | list[Json]:
-    """The content of a message: a text, or parts where there is something else in it."""
+    """The content of a message: a text, or parts if there are others than texts."""
     if isinstance(content, str):
         return content
     parts = [_part_of(part) for part in mappings(content)]
@@ -310,7 +310,7 @@ def _part_of(part: Mapping[str, object]) -> Json:
 
 def _tool(tool: Mapping[str, object]) -> Json:
     if tool.get("type") == "custom":
-        # Its input is a text of any form; what the form is stands in words only.
+        # Its input is free text; the description has its grammar.
         form = string(mapping(tool, "format").get("definition"))
         schema = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
         described = "\n\n".join(filter(None, (string(tool.get("description")), form)))
@@ -341,7 +341,7 @@ def _dump(value: object) -> bytes:
 
 
 def events(buffer: bytearray) -> Iterator[bytes]:
-    """Take the whole events out of a stream's beginning, each as what stands behind `data:`; comments are left out."""
+    """Remove the complete events from a buffer; yields each without `data:`, and no comments."""
     while end := _EVENT_END.search(buffer):
         lines = [line[5:].strip() for line in bytes(buffer[: end.start()]).splitlines() if line.startswith(b"data:")]
         del buffer[: end.end()]
@@ -361,9 +361,9 @@ def json_body(body: bytes) -> Mapping[str, object]:
 
 
 def screened(asked: Mapping[str, object]) -> dict[str, object]:
-    """The fields of a chat completion that an agent may set; its values are nested no deeper than is gone through.
+    """The fields of a chat completion that an agent may set; the nesting of `asked` is bounded.
 
-    Raises InvalidRequest for what is not served.
+    Raises InvalidRequest for requests that are not served.
     """
     fields = {name: value for name, value in asked.items() if name not in _OPERATORS and _PLACES.search(name) is None}
     if fields.get("n") not in (None, 1):
@@ -377,7 +377,7 @@ def screened(asked: Mapping[str, object]) -> dict[str, object]:
 
 
 def _check_places(part: Mapping[str, object]) -> None:
-    """Refuse what the server would have to fetch."""
+    """Refuse URLs that the server would fetch."""
     for name, value in part.items():
         if name.endswith("_url"):
             url = string(value) or string(mapping(value).get("url"))

@@ -1,7 +1,7 @@
 """One judge's votes: the same candidates in several orders, one question each.
 
-The prompt puts the candidates under letters, everything about them fenced off. The choice is read loosely but never
-guessed.
+In the prompt the candidates have letters, and everything about them is fenced off. The choice is read leniently but
+never guessed.
 """
 
 from __future__ import annotations
@@ -18,15 +18,25 @@ from swe_ai_fleet.agents.prompting import (
     LETTERS,
     Fence,
     ballot_order,
+    changed_lines,
     changed_tests,
+    critique_text,
     evidence,
     fair_shares,
-    in_words,
-    wishes,
+    request_sections,
 )
 from swe_ai_fleet.agents.run_deps import RunContext, RunEnding, RunRecorder, short_limits
 from swe_ai_fleet.agents.spec import RecordedQuestions
-from swe_ai_fleet.agents.structured_output import AnswerForm, Said, Shape, Text, as_text, objects_in, opening, schema_of
+from swe_ai_fleet.agents.structured_output import (
+    AnswerForm,
+    NonEmptyText,
+    Shape,
+    Text,
+    as_text,
+    objects_in,
+    opening,
+    schema_of,
+)
 from swe_ai_fleet.domain.assignment import JudgeAssignment
 from swe_ai_fleet.domain.candidate import CheckReport
 from swe_ai_fleet.domain.errors import ContextTooLong, InvalidRequest, ModelError, NotFound
@@ -40,7 +50,7 @@ from swe_ai_fleet.tools.truncation import beginning
 MAX_CHARS = 120_000
 UNKNOWN_CONTEXT_CHARS = 48_000
 _LEAST_CHARS_PER_TOKEN = 3
-# Of the context; the rest is for the answer and for texts of more tokens than that.
+# The share of the context for the ballot; the rest is for the answer, and for texts with more tokens a character.
 _USED = 0.7
 _LEAST_CHARS = 400
 _TASK_CHARS = 16_000
@@ -66,12 +76,10 @@ _SEEDS = 2**31
 
 
 def room_for(context_tokens: int) -> int:
-    """How many characters a ballot may have in a model's context; 0 tokens: nobody knows what it holds."""
-    return (
-        min(MAX_CHARS, round(context_tokens * _LEAST_CHARS_PER_TOKEN * _USED))
-        if context_tokens
-        else UNKNOWN_CONTEXT_CHARS
-    )
+    """How many characters a ballot may have in a context of so many tokens (0: unknown)."""
+    if not context_tokens:
+        return UNKNOWN_CONTEXT_CHARS
+    return min(MAX_CHARS, round(context_tokens * _LEAST_CHARS_PER_TOKEN * _USED))
 
 
 def judge_messages(
@@ -79,35 +87,34 @@ def judge_messages(
 ) -> tuple[Message, ...]:
     """One ballot of about `room` characters.
 
-    Candidates have letters in its order; of their authors only what they answered to reviewers appears.
+    Candidates have letters in its order; of their authors only their answers to reviewers appear.
     """
     task = assignment.task
     candidates_by_id = {candidate.candidate_id: candidate for candidate in assignment.candidates}
     reports = {report.candidate_id: report for report in assignment.reports}
-    # The digests depend on the very texts, so nobody can write the fence's word into one of them.
+    # The digests depend on the texts themselves, so nobody can write the fence's word into one of them.
     fence = Fence(
         mask,
         task.execution_id,
         *sorted(patch.digest for candidate in candidates_by_id.values() if (patch := candidate.artifacts.patch)),
     )
-    sections = [(title, beginning(mask(text), min(_TASK_CHARS, room // 4))) for title, text in wishes(task)]
+    sections = [(title, beginning(mask(text), min(_TASK_CHARS, room // 4))) for title, text in request_sections(task)]
     chars_left = room - sum(len(text) for _, text in sections)
     part = max(_LEAST_CHARS, chars_left // 6 // max(1, len(order)))
     diffs = [patches.get(name, b"").decode("utf-8", "replace") for name in order]
     shares = fair_shares([len(diff) for diff in diffs], chars_left - 2 * part * len(order))
     for at, name in enumerate(order):
         artifacts, report = candidates_by_id[name].artifacts, reports.get(name, CheckReport(candidate_id=name))
-        changed = f"{artifacts.insertions} lines added, {artifacts.deletions} removed"
         tests = changed_tests(report, fence, part // 2)
         text = [
-            f"{changed}:\n{fence(diffs[at], max(_LEAST_CHARS, shares[at]))}",
+            f"{changed_lines(artifacts)}:\n{fence(diffs[at], max(_LEAST_CHARS, shares[at]))}",
             "What the checks said:",
             evidence(report, fence, part // 2 if tests else part),
         ]
         if tests:
             text += ["Old tests that it changed, before and after:", tests]
-        # Without reviewers' names and marks: the judge is to make up its own mind.
-        reviews = [in_words(critique) for critique in assignment.critiques if critique.candidate_id == name]
+        # Without the reviewers' names and scores: the judge must form its own opinion.
+        reviews = [critique_text(critique) for critique in assignment.critiques if critique.candidate_id == name]
         if reviews:
             listed = "\n".join(f"Review {number}: {review}" for number, review in enumerate(reviews, start=1))
             text += ["What reviewers found:", fence(listed, part)]
@@ -119,7 +126,7 @@ def judge_messages(
 
 class ChoiceShape(Shape):
     reason: Text = Field(default="", description="What decides between them, in one or two sentences.")
-    choice: Said = Field(description="The letter of the candidate that should be applied.")
+    choice: NonEmptyText = Field(description="The letter of the candidate that should be applied.")
 
 
 def choice_schema(letters: str) -> dict[str, object]:
@@ -131,9 +138,9 @@ def choice_schema(letters: str) -> dict[str, object]:
 
 
 def read_choice(texts: Sequence[str], letters: str) -> tuple[str, str]:
-    """The letter that the texts of a reply name, and its reason. Raises ValueError where they name none, or several."""
+    """The letter chosen in the texts of a reply, and the reason. Raises ValueError if there is none, or several."""
     texts = [well_formed(text.rpartition("</think>")[2])[:MAX_READ_CHARS] for text in texts]
-    # Whoever gave an object has said it there; only then is there nothing to look for in the words.
+    # A choice in a JSON object counts; the text is only read if there is none.
     choices = list(_in_objects(texts, letters)) or list(_letters_in_text(texts, letters))
     chosen = {letter: reason for letter, reason in reversed(choices) if letter}
     if len(chosen) > 1:
@@ -152,7 +159,7 @@ def _in_objects(texts: Sequence[str], letters: str) -> Iterator[tuple[str, str]]
 
 
 def _letters_in_text(texts: Sequence[str], letters: str) -> Iterator[tuple[str, str]]:
-    """Letters that are the whole reply, or stand behind a word like `choice:`."""
+    """Letters that are the whole reply, or follow a word like `choice:`."""
     for text in texts:
         if letter := _letter(text, letters):
             yield letter, ""
@@ -173,15 +180,15 @@ class JudgeRun:
     async def run(self, assignment: JudgeAssignment, clone: Clone) -> tuple[Vote, ...]:
         """One judge's votes, `samples` of them, each over the candidates in another order.
 
-        A reply that names no candidate (asked for a second time), faults of the model and spent limits are votes with
-        an error. Raises as `RunRecorder.run` does.
+        Two replies without a choice, faults of the model and reached limits are votes with an error. Raises as
+        `RunRecorder.run` does.
         """
         judging = _Judging(assignment, clone.environment.key, self.recorder.blobs)
         return await self.recorder.run(assignment, clone, judging.work)
 
 
 class _Judging:
-    """One judging under way. Its conversation in the log is that of the ballot before the model."""
+    """One judging in progress. Its conversation in the log is that of the current ballot."""
 
     def __init__(self, assignment: JudgeAssignment, environment: str, blobs: BlobStore) -> None:
         self._assignment, self._environment, self._blobs = assignment, environment, blobs
@@ -204,7 +211,7 @@ class _Judging:
         for sample in range(assignment.known + 1, assignment.known + assignment.samples + 1):
             order = ballot_order(names, assignment.seed, sample)
             vote = Vote(judge_id=assignment.judge_id, sample=sample, order=order)
-            # What the server refuses once it would refuse again.
+            # After a fault of the model, no further ballot is sent.
             votes.append(await self._vote(vote, questions, budget) if questions and not self._fault else vote)
         lost = self._hidden(self._fault) or "the judge could not run"
         votes = [vote if vote.choice or vote.error else replace(vote, error=lost) for vote in votes]
@@ -214,7 +221,7 @@ class _Judging:
         return RunEnding(value=tuple(votes), stop_reason=stop, usage=budget.total(), error=self._hidden(self._fault))
 
     async def _open(self, run: RunContext, budget: Budget) -> RecordedQuestions:
-        """The judge, and the patches to be shown. Raises ModelError, InvalidRequest, NotFound."""
+        """Open the model and read the patches. Raises ModelError, InvalidRequest, NotFound."""
         assignment = self._assignment
         for candidate in assignment.candidates:
             if (patch := candidate.artifacts.patch) is not None:
@@ -227,7 +234,7 @@ class _Judging:
         return questions
 
     async def _vote(self, vote: Vote, questions: RecordedQuestions, budget: Budget) -> Vote:
-        """One vote, without an error only where it is one. Raises nothing that the model is to blame for."""
+        """One vote: a choice or an error. Faults of the model are not raised."""
         if spent := budget.spent(iterations=0):
             self._fault = f"the judge's limit is reached ({spent})"
             return vote
@@ -247,7 +254,7 @@ class _Judging:
         return replace(vote, choice=choice, reason=self._hidden(reason), usage=usage, error=self._hidden(error))
 
     async def _choice(self, vote: Vote, questions: RecordedQuestions) -> tuple[str, str]:
-        """The letter chosen and why. Raises ValueError saying why there is none, ModelError."""
+        """The chosen letter and the reason. Raises ValueError saying why there is none, ModelError."""
         letters = LETTERS[: len(vote.order)]
         form = AnswerForm(
             schema=choice_schema(letters),
@@ -264,7 +271,7 @@ class _Judging:
         except ContextTooLong:
             if self._narrowed:
                 raise
-            # The estimate of what fits was wrong; for the other ballots it would be too.
+            # The estimate of what fits was wrong, for the other ballots too.
             self._narrowed, self._room = True, self._room // 2
             form = replace(form, attempts=ATTEMPTS - (questions.step - step))
             return await questions.answer(self._ballot(vote, questions), form, sampling)

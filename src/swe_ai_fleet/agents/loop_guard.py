@@ -1,8 +1,8 @@
-"""The loop guard: it notices an agent that goes in circles, and says what is to be done about it.
+"""The loop guard: it notices an agent that goes in circles, and says what to do about it.
 
-What counts as a loop follows the stuck detectors of published agents: the same call with the same outcome, a short
-cycle of calls, one error after the other, nothing new for long. Outputs are compared without what differs each time
-for no reason (clocks, durations, process ids, addresses, temporary names); calls that only wait are told apart.
+The patterns are those of the stuck detectors of published agents: the same call with the same outcome, a short cycle
+of calls, one error after the other, nothing new for long. Outputs are compared without volatile parts (clocks,
+durations, process ids, addresses, temporary names). Calls that only wait may repeat for longer.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ _TEXTS = ("command", "code")
 _FLAGS = ("wait", "follow")
 LONGEST_CYCLE = 4
 REPEATS = 3
-"""The same call, or the same cycle of 2 to 4 steps, so many times is a loop."""
-# Errors of one kind in a row; steps without any output, change or test result that was not there before.
+"""How many repetitions of a call, or of a cycle of 2 to 4 steps, are a loop."""
+# Errors of one kind in a row; steps in a row without a new output, change or test result.
 _ERRORS = 4
 _IDLE_STEPS = 12
-# Takes the place of each of these (twice that: of the idle steps) where the agent waited a step or few ago.
+# Replaces each of these limits (doubled: that of idle steps) if one of the last steps waited for something.
 _WAITS = 25
 _PARSED_CHARS = 64_000
 _MOST_DIGESTS = 20_000
@@ -73,7 +73,7 @@ _SORTED = json.JSONEncoder(sort_keys=True)
 
 
 def normalise_output(text: str) -> str:
-    """The text with each volatile part replaced by its kind; of a long one only head and tail are looked at."""
+    """The text with each volatile part replaced by its kind; in a long text, only in its head and tail."""
     if len(text) > 2 * _LOOKED_AT:
         head, tail = normalise_output(text[:_LOOKED_AT]), normalise_output(text[-_LOOKED_AT:])
         return f"{head}{text[_LOOKED_AT:-_LOOKED_AT]}{tail}"
@@ -87,7 +87,7 @@ def normalise_output(text: str) -> str:
 
 
 def error_class(*texts: str) -> str:
-    """What several errors have in common: their texts without names in quotes, paths and numbers."""
+    """A text that is equal for errors of one kind: without quoted names, paths and numbers."""
     return _ERROR_DETAIL.sub("*", "\n".join([text[:_ERROR_CHARS] for text in texts]).lower())
 
 
@@ -112,10 +112,10 @@ def _kind(match: re.Match[str]) -> str:
 
 
 def waits(spec: OperationSpec | None, arguments: Mapping[str, object]) -> bool:
-    """Whether a call sleeps, follows or asks again for the state of something outside, by its arguments and traits.
+    """Whether a call sleeps, follows something or polls external state, by its arguments and the operation's traits.
 
-    An operation that only reads, reaches outside, locks nothing and whose answers are not declared cacheable is a look
-    at something that changes by itself, such as a container's log.
+    An operation that only reads, uses the network, locks nothing and is not cacheable reads something that changes by
+    itself, such as a container's log.
     """
     if any(arguments.get(flag) is True for flag in _FLAGS):
         return True
@@ -129,7 +129,7 @@ def waits(spec: OperationSpec | None, arguments: Mapping[str, object]) -> bool:
 
 
 class LoopAction(StrEnum):
-    """What is done: say so, say so more strongly, take the looped steps out and plan anew, end the run."""
+    """Tell the agent; tell it more strongly; drop the looped steps and have it plan anew; end the run."""
 
     NUDGE = "nudge"
     STRONG_NUDGE = "strong_nudge"
@@ -142,7 +142,7 @@ LADDER = (LoopAction.NUDGE, LoopAction.STRONG_NUDGE, LoopAction.REPLAN, LoopActi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopAdvice:
-    """What a loop guard says. `steps` is the length of the looped tail."""
+    """What to do about a loop, with the message for the agent. `steps` is the number of looped steps at the end."""
 
     action: LoopAction
     pattern: str
@@ -162,7 +162,7 @@ class _Call:
 
 @dataclass(frozen=True, slots=True)
 class _Pattern:
-    """A loop that was found: its kind, how it is described, its steps, and after how many more it is reported again."""
+    """A detected loop: its kind, its description, its steps, and after how many more steps it is reported again."""
 
     kind: str
     text: str
@@ -171,15 +171,15 @@ class _Pattern:
 
 
 class LoopGuard:
-    """Looks at each step of a run, in time that does not grow with the run.
+    """Checks each step of a run for loops, in time that does not grow with the run.
 
-    Two calls are the same if tool, canonical arguments and normalised output are (`by_name_alone`: the tool is
-    enough). A call of the same kind after something changed is no repetition, unless it comes in a row with nothing in
-    between.
+    Two calls are the same if their tool, canonical arguments and normalised output are (`by_name_alone`: only their
+    tool). A repeated call after a change is no repetition, unless the calls follow directly on each other.
 
     Args:
-        tools: What the agent may call; texts name them, and their traits say what reads and what waits.
-        ladder: What is done at the first, second ... sign of one pattern; the last one is for all that follow.
+        tools: The agent's tools; messages name them, and their traits tell which read and which wait.
+        ladder: The actions for the first, second ... sign of one pattern; the last action is for all further signs.
+        earlier: Steps of a resumed run.
     """
 
     def __init__(
@@ -204,12 +204,12 @@ class LoopGuard:
             self.observe(step)
 
     def observe(self, step: Step) -> LoopAdvice | None:
-        """Take in one more step; None where valid. A step without calls is none."""
+        """Check one more step; None if it shows no loop. Steps without calls are ignored."""
         if not step.observations:
             return None
         self._number += 1
         calls_by_id = {call.call_id: call for call in step.reply.tool_calls}
-        calls = [self._call(calls_by_id.get(seen.call_id), seen.result) for seen in step.observations]
+        calls = [self._call(calls_by_id.get(each.call_id), each.result) for each in step.observations]
         novel = self._take_in(calls)
         pattern = self._pattern()
         if pattern is None:
@@ -221,7 +221,7 @@ class LoopGuard:
         return self._advice(pattern, {call.name for call in calls})
 
     def _start_over(self) -> None:
-        """Forget the sequence, not what was seen nor how often the agent was told."""
+        """Forget the sequence of calls, but not their outputs nor how often the agent was warned."""
         self._steps: deque[tuple[bytes, bool]] = deque(maxlen=LONGEST_CYCLE)
         self._last_call: bytes = b""
         self._run = 0
@@ -236,13 +236,13 @@ class LoopGuard:
         spec = self._specs.get(name)
         arguments, canonical = _canonical(call.arguments if call is not None else "")
         reads = spec is not None and spec.read_only
-        # A file's text is what it is; only what was printed or fetched has clocks and process ids of its own.
+        # The text of a file is compared as it is; only printed or fetched output has volatile parts.
         content = (
             result.content if spec is not None and reads and not spec.network else normalise_output(result.content)
         )
         error = "" if result.success else normalise_output(result.error)
         key = digest(name) if self._by_name_alone else digest(name, canonical, content, error, str(result.outcome))
-        # Many edits say the same of themselves: what they were asked to do is what is new about them.
+        # Different edits have equal outputs; their arguments tell whether they do something new.
         request = () if reads or not result.success else (name, canonical)
         news = digest(content, _tests(result), *request)
         return _Call(
@@ -342,7 +342,7 @@ _WHAT_NOW = {
 
 
 def _canonical(text: str) -> tuple[dict[str, object], str]:
-    """The arguments and a form of them that does not depend on order and spaces; what is no JSON object as it is."""
+    """The arguments, and their text independent of order and spaces; a text that is no JSON object stays as it is."""
     if len(text) > _PARSED_CHARS:
         return {}, text
     with suppress(ValueError):

@@ -1,6 +1,6 @@
-"""The model of one run as a server for an agent of somebody else, which has neither a network nor a key.
+"""The model of one run as a server for an external agent, which has neither a network nor a key.
 
-It answers `/v1/models`, `/v1/chat/completions` and `/v1/responses` on a unix socket.
+It serves `/v1/models`, `/v1/chat/completions` and `/v1/responses` on a unix socket.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from swe_ai_fleet.sandbox.network import unix_listener
 from swe_ai_fleet.tools.secrets import Secrets
 
 LONGEST_BODY = 16 * 1024 * 1024
-"""Bytes of one request, and of all that are under way together."""
+"""The most bytes of one request, and of all requests in progress together."""
 MOST_CALLS = 8
-"""Calls at once."""
+"""Concurrent calls."""
 _MOST_CONNECTIONS = 64
-# Of an agent that does not read what it has asked for.
+# How long a client may take to read a part of an answer.
 _STALLED_SECONDS = 30.0
-# For each request that was no call of the model: whoever sends one after the other gets slower and slower answers.
+# The delay of a response grows by this with each request that did not reach the model.
 _PAUSE_SECONDS = 0.002
 _LONGEST_PAUSE_SECONDS = 1.0
 _CHARACTERS_PER_TOKEN = 4
@@ -59,39 +59,33 @@ class _RefusalError(Exception):
 
 
 class _GoneError(Exception):
-    """The agent does not listen any more."""
+    """The agent no longer reads the answer."""
 
 
 class ModelGateway:
     """The model of one agent run, for as long as the context lasts, at the unix socket `socket`.
 
-    What an agent asks for goes to the run's own model as it is, but for its model's name, secrets, and what only the
-    operator decides; so the fleet's admission, limits, retries and session headers hold. The agent needs no key, and
-    what it sends for one is not looked at. Whoever can open the socket can spend the budget: it lies in a directory
-    that only this process's user may enter, and sandboxes see it where it is mounted.
+    Requests go to the run's own model unchanged, except for the model's name, secrets, and fields that only the
+    operator decides; so the fleet's admission, limits, retries and session headers apply. The agent needs no key; one
+    that it sends is ignored. Any process that can open the socket can spend the budget, so it is in a directory that
+    only this process's user may enter, and is mounted into sandboxes.
 
-    Answers are OpenAI's, refusals too: 402 (`budget_spent`) where a limit of the run is reached, which clients do not
-    try again, 413 for a body above 16 MiB, 429 above eight calls at once, 400 for what is no request or is refused by
-    the server, 503 where no server answers. A call counts as an iteration of the budget, and costs what the server
-    says; one that breaks off or is given up costs an estimate.
+    Answers and refusals have OpenAI's form: 402 (`budget_spent`) once a limit of the run is reached, which clients do
+    not retry, 413 for a body above 16 MiB, 429 above eight concurrent calls, 400 for an invalid request or one that the
+    server refuses, 503 if no server is available. A call counts as an iteration of the budget, with the usage that the
+    server reports; an estimate, if the call breaks off or times out.
     """
 
-    def __init__(
-        self,
-        model: ChatModel,
-        budget: Budget,
-        *,
-        mask: Secrets,
-    ) -> None:
+    def __init__(self, model: ChatModel, budget: Budget, *, mask: Secrets) -> None:
         self._model, self._budget, self._mask = model, budget, mask
-        # A conversation is sent again and again.
+        # Each request repeats the conversation so far.
         self._mask_again = lru_cache(_REMEMBERED_TEXTS)(mask)
         self._directory = Path()
         self.calls = 0
-        """How many calls the model was asked."""
+        """How many calls reached the model."""
         self.spent: StopReason | None = None
-        """The limit of the run at which a call was refused, once one was."""
-        self._requests = self._under_way = self._bytes = self._reserved = 0
+        """The limit of the run for which a call was refused, if one was."""
+        self._requests = self._calls_in_progress = self._bytes = self._reserved = 0
         self._runner: web.AppRunner | None = None
         self._server: asyncio.Server | None = None
 
@@ -163,12 +157,12 @@ class ModelGateway:
     async def _answer(
         self, speaking: Callable[[Mapping[str, object]], Dialect], request: web.Request
     ) -> web.StreamResponse:
-        if self._under_way >= MOST_CALLS:
+        if self._calls_in_progress >= MOST_CALLS:
             raise _busy(f"{MOST_CALLS} calls are under way")
-        self._under_way += 1
+        self._calls_in_progress += 1
         try:
             async with self._body(request) as body:
-                # A megabyte takes tens of milliseconds, in which other runs of this process would stand still.
+                # A megabyte takes tens of milliseconds, which would block the other runs of this process.
                 dialect, fields, characters = await asyncio.to_thread(self._read, body, speaking)
                 self._affordable()
                 await self._bound(fields, characters)
@@ -179,7 +173,7 @@ class ModelGateway:
                 request.transport.abort()
             return web.Response()
         finally:
-            self._under_way -= 1
+            self._calls_in_progress -= 1
 
     async def _ask(self, fields: Json, characters: int, answer: _Answer) -> ModelReply | _RefusalError:
         passthrough = Passthrough(fields=fields, characters=characters, send=answer.send)
@@ -189,7 +183,7 @@ class ModelGateway:
         usage: Usage | None = None
         try:
             async with self._budget.time_limit():
-                # What a foreign agent says it tells its client; its further calls (a title, a summary) are no news.
+                # Watchers get the agent's texts from its record; its other calls (a title, a summary) are not shown.
                 reply = await self._model.reply(ModelRequest((), passthrough=passthrough, on_delta=lambda text: None))
             usage = reply.usage
         except TimeoutError:
@@ -236,20 +230,20 @@ class ModelGateway:
                     raise _busy("the requests under way are too large together")
             yield bytes(body)
         except (FleetError, _RefusalError):
-            # Its place is kept meanwhile: reading what is refused costs the most here, and no budget pays for it.
+            # The request counts as in progress during the pause: no budget pays for reading refused bodies.
             await self._pause()
             raise
         finally:
             self._bytes -= len(body)
 
     def _read(self, body: bytes, speaking: Callable[[Mapping[str, object]], Dialect]) -> tuple[Dialect, Json, int]:
-        """The call, the fields that the agent may set with secrets masked, and the characters of its texts."""
+        """The request in its dialect, its allowed fields with secrets masked, and the characters of its texts."""
         dialect = speaking(json_body(body))
         characters = 0
 
         def masked(text: str) -> str:
             nonlocal characters
-            # Pictures count for little, and base64 for no text.
+            # Images cost few tokens, and their base64 is not text.
             characters += len(text) if not text.startswith("data:") else 0
             return self._mask_again(text) if len(text) <= _LONGEST_REMEMBERED else self._mask(text)
 
@@ -260,14 +254,14 @@ class ModelGateway:
         return dialect, fields, characters
 
     async def _bound(self, fields: Json, characters: int) -> None:
-        """Bound the completion by the tokens that are left, and drop a bound that the context does not hold."""
+        """Limit the completion to the tokens left in the budget, and drop a limit beyond the context."""
         bound = min((bound for name in LIMIT_FIELDS if isinstance(bound := fields.pop(name, None), int)), default=None)
         longest = (await self._model.probe()).max_model_len
         room = longest - characters // _CHARACTERS_PER_TOKEN_AT_LEAST if longest else None
         if bound is not None and room is not None and bound > room:
             bound = None
         if self._budget.tokens_left is not None:
-            fair_share = max(1, (self._budget.tokens_left - self._reserved) // self._under_way)
+            fair_share = max(1, (self._budget.tokens_left - self._reserved) // self._calls_in_progress)
             if (bound is None and (room is None or fair_share < room * 3 // 4)) or (
                 bound is not None and bound > fair_share
             ):
@@ -277,7 +271,7 @@ class ModelGateway:
 
 
 class _Answer:
-    """What one call's agent is sent. `pieces` counts the events of its stream."""
+    """The response to one call. `pieces` counts the events of its stream."""
 
     def __init__(self, request: web.Request, dialect: Dialect, *, streams: bool) -> None:
         self._request, self._dialect, self._streams = request, dialect, streams
@@ -287,7 +281,7 @@ class _Answer:
         self.pieces = 0
 
     async def send(self, data: bytes) -> None:
-        """Pass the server's bytes on. Raises _GoneError where nobody reads them."""
+        """Pass the server's bytes on. Raises _GoneError if the client does not read them."""
         if not self._streams:
             self._whole = data
             return
@@ -299,7 +293,7 @@ class _Answer:
         await self._write(pending)
 
     async def finish(self, outcome: ModelReply | _RefusalError) -> web.StreamResponse:
-        """The whole answer, or the end of its stream; a fault in the stream, where one has begun."""
+        """Send the whole answer, or the end of its stream; a refusal goes into a stream that has begun."""
         if isinstance(outcome, _RefusalError):
             if self._response is None:
                 return outcome.response()
@@ -320,19 +314,19 @@ class _Answer:
                 await self._response.write(data)
                 return self._response
         except (TimeoutError, OSError, ClientConnectionError) as error:
-            # It must not pass for a fault of the server that the bytes come from.
+            # Must not be taken for a fault of the model server that sends the bytes.
             raise _GoneError from error
 
 
 class _Closed(asyncio.Protocol):
-    """A connection too many."""
+    """Closes a connection beyond the limit."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport.close()
 
 
 def _refusal(fault: FleetError) -> _RefusalError:
-    # Where the model's server is, is no business of an agent in a sandbox.
+    # An agent in a sandbox must not learn the address of the model server.
     text = _SERVER_NAMED.sub("the model server", fault.message)
     if isinstance(fault, ContextTooLong):
         return _RefusalError(400, text, code="context_length_exceeded")

@@ -1,6 +1,6 @@
-"""Middleware of a model: watched, recorded, tried again, shown other tools or whole results, checkpointed beside.
+"""Middleware of models: streaming for watchers, recording of tokens, retries, other tools, uncut results, checkpoints.
 
-While the model thinks nothing else happens in its run's workspace.
+Nothing else happens in a run's workspace during a call to its model.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class ModelWrapper:
 
 @dataclass(frozen=True, kw_only=True)
 class WatchedModel(ModelWrapper):
-    """A `ChatModel` that streams for watchers of its execution; unwatched it is the model itself."""
+    """A `ChatModel` that streams its replies, masked, while its execution has watchers."""
 
     model: ChatModel
     live: LiveText
@@ -82,24 +82,21 @@ class WatchedModel(ModelWrapper):
             return await self.model.reply(request)
         masked, begins = self.secrets.stream(), True
 
-        def tell(text: str) -> None:
+        def publish(text: str) -> None:
             nonlocal begins
             if text or begins:
                 delta = TextDelta(agent_id=self.agent_id, text=text, begins=begins)
                 self.live.say(self.tenant, self.execution_id, delta)
                 begins = False
 
-        def hear(text: str) -> None:
-            tell(masked.feed(text))
-
-        reply = await self.model.reply(replace(request, on_delta=hear))
-        tell(masked.finish())
+        reply = await self.model.reply(replace(request, on_delta=lambda text: publish(masked.feed(text))))
+        publish(masked.finish())
         return reply
 
 
 @dataclass(frozen=True, kw_only=True)
 class TokenRecordingModel(ModelWrapper):
-    """A `ChatModel` whose replies name a blob with their `SampledTokens`, where these come and can be stored."""
+    """A `ChatModel` whose replies refer to a blob with their `SampledTokens`, if the server sends these."""
 
     model: ChatModel
     store: Callable[[bytes], Awaitable[BlobRef]]
@@ -118,18 +115,17 @@ class TokenRecordingModel(ModelWrapper):
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointPolicy:
-    """How often a run stores its workspace: `store` is given the step and returns the number of bytes stored.
+    """How often a run stores its workspace: `store` gets the step and returns the number of bytes stored.
 
-    No more often than every so many seconds, and more seldom where there is much to store: each further 8 MiB of the
-    last time makes the pause longer by as much again, and it is ten times what storing took at least. With 0 it is
-    stored after every step that changed something.
+    The pause between two checkpoints is `every_seconds` for up to 8 MiB, grows in proportion to the size beyond that,
+    and is at least ten times as long as storing took. With 0, every step that changed something is stored.
     """
 
     store: Callable[[int], Awaitable[int]]
     every_seconds: float = 0.0
 
     def pause(self, size: int, took: float) -> float:
-        """Seconds until the next time, after one of so many bytes that took so many seconds."""
+        """Seconds until the next checkpoint, after one of `size` bytes that took `took` seconds."""
         if not self.every_seconds:
             return 0.0
         return max(self.every_seconds * max(1.0, size / _PACED_BYTES), _PACED_SHARE * took)
@@ -137,7 +133,7 @@ class CheckpointPolicy:
 
 @dataclass(kw_only=True)
 class CheckpointingModel(ModelWrapper):
-    """A `ChatModel` beside whose replies a changed workspace is stored; a fault costs nothing but that checkpoint."""
+    """A `ChatModel` that stores a changed workspace during its calls; a failed checkpoint does not fail the call."""
 
     model: ChatModel
     trail: AuditTrail
@@ -151,7 +147,7 @@ class CheckpointingModel(ModelWrapper):
         self._next_at = time.monotonic() + self.checkpoints.every_seconds
 
     async def reply(self, request: ModelRequest) -> ModelReply:
-        """The model's reply, the workspace stored by then where that was due. Raises as the model does, and Fenced."""
+        """The model's reply; a checkpoint that was due is stored by then. Raises as the model does, and Fenced."""
         due = self.trail.revision != self._stored_revision and time.monotonic() >= self._next_at
         checkpoint = asyncio.create_task(self._store()) if due else None
         try:
@@ -161,7 +157,7 @@ class CheckpointingModel(ModelWrapper):
                 checkpoint.cancel()
             raise
         finally:
-            # No tool runs before this returns, so that what is stored is the workspace of one moment.
+            # Tools run only after this returns, so that the checkpoint is consistent.
             if checkpoint is not None:
                 await asyncio.wait([checkpoint])
         if checkpoint is not None:
@@ -185,7 +181,8 @@ class CheckpointingModel(ModelWrapper):
 
 @dataclass(frozen=True)
 class RetryingModel(ModelWrapper):
-    """A `ChatModel` whose calls are tried again after `waits` seconds each, and up to a tenth more."""
+    """A `ChatModel` that retries calls while the model is unavailable, after `waits` seconds each and up to a tenth
+    more."""
 
     model: ChatModel
     waits: Sequence[float] = RETRY_WAITS
@@ -212,7 +209,7 @@ class RetryingModel(ModelWrapper):
 
 @dataclass(frozen=True)
 class ShownTools(ModelWrapper):
-    """A `ChatModel` that is offered some tools under another description, or (None) not at all."""
+    """A `ChatModel` that gets other descriptions `instead` of some tools, or (None) does not get them at all."""
 
     model: ChatModel
     instead: Mapping[str, OperationSpec | None]
@@ -223,14 +220,14 @@ class ShownTools(ModelWrapper):
 
 
 def room(capabilities: ModelCapabilities) -> int:
-    """How many characters a prompt may have that leaves a quarter of the model's context to its reply."""
+    """The characters of a prompt that leaves a quarter of the model's context to the reply."""
     return round((capabilities.max_model_len or _UNKNOWN_CONTEXT_TOKENS) * _CHARS_PER_TOKEN * _PROMPT_SHARE)
 
 
 def with_whole_results(
     messages: Sequence[Message], results: Mapping[str, str], *, max_chars: int
 ) -> tuple[Message, ...]:
-    """The conversation with its results before they were cut, in roughly `max_chars`: the longest give way first."""
+    """The conversation with uncut tool results, in roughly `max_chars`: the longest results are cut first."""
     whole = {
         message.call_id: results.get(message.call_id, message.content)
         for message in messages
@@ -267,7 +264,7 @@ def _calls(message: Message) -> Sequence[ToolCall]:
 
 @dataclass(frozen=True)
 class WholeResults(ModelWrapper):
-    """A `ChatModel` that, asked without tools and so for an answer, reads results as they were before they were cut."""
+    """A `ChatModel` that gets uncut tool results when it is asked for an answer, that is, without tools."""
 
     model: ChatModel
     results: Mapping[str, str]
@@ -276,7 +273,7 @@ class WholeResults(ModelWrapper):
         if not request.tools and self.results:
             capabilities = await self.model.probe()
             whole = with_whole_results(request.messages, self.results, max_chars=room(capabilities))
-            # the estimate was wrong: what the history holds has fitted so far
+            # If the uncut results do not fit, those in the history do.
             with suppress(ContextTooLong):
                 return await self.model.reply(replace(request, messages=whole))
         return await self.model.reply(request)

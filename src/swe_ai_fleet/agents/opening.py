@@ -1,8 +1,8 @@
-"""The first messages of a run: who the agent is, what the repository says of itself, what it is to do.
+"""The first messages of a run: the agent's role, facts about the repository, the task.
 
 Everything that the candidates of one task share comes first and is byte-identical between them, so that a model
-server's prefix cache serves it; what makes a candidate differ comes last. The results of the untouched commit's tests
-are told once, as soon as they are known.
+server's prefix cache serves it; what differs between candidates comes last. The test results of the untouched commit
+are sent once, as soon as they are known.
 """
 
 from __future__ import annotations
@@ -105,13 +105,13 @@ class RepositoryFacts:
     linters: tuple[str, ...] = ()
     map: str = ""
 
-    def as_wanted(self, options: ContextOptions) -> RepositoryFacts:
+    def selected(self, options: ContextOptions) -> RepositoryFacts:
         facts = self if options.include_repository_map else replace(self, map="")
         return facts if options.include_instructions else replace(facts, instructions=(), nested=())
 
 
 class FactsCache:
-    """The facts of the last repositories, by whatever the caller says makes them the same; gathered once each."""
+    """The facts of the last repositories, gathered once for each key."""
 
     def __init__(self) -> None:
         self._gathering: OrderedDict[tuple[str, ...], asyncio.Task[RepositoryFacts]] = OrderedDict()
@@ -126,7 +126,7 @@ class FactsCache:
         map_tokens: int = MAP_TOKENS,
         narrow: bool = True,
     ) -> RepositoryFacts:
-        """The facts under a key, gathered as by `gather` from this workspace where nobody has yet."""
+        """The facts of a key; if there are none yet, they are gathered from this workspace (see `gather`)."""
         work = partial(gather, workspace, focus=focus, map_tokens=map_tokens, narrow=narrow)
         task = self._gathering.get(key)
         if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
@@ -135,14 +135,14 @@ class FactsCache:
             while len(self._gathering) > _KEPT:
                 self._gathering.popitem(last=False)
         try:
-            # The candidate whose clone it is may be cancelled while others wait for the same.
+            # The caller whose clone is read may be cancelled while others wait for the same facts.
             return await asyncio.shield(task)
         except (FleetError, OSError):
-            # Its clone may also be gone; ours is not.
+            # That clone may be gone by now; this one is not.
             return await work()
 
     async def _gather(self, workspace: Workspace, work: Callable[..., Awaitable[RepositoryFacts]]) -> RepositoryFacts:
-        """The facts; where the tree of the commit is known, a model need not wait for the sandbox to list it."""
+        """The facts; a tree that was listed before is not listed again in the sandbox, for which the model waits."""
         tree = workspace.environment.tree
         paths = self._paths.get(tree) or await _listed(workspace)
         if tree:
@@ -160,10 +160,9 @@ async def gather(
     narrow: bool = True,
     paths: Sequence[str] = (),
 ) -> RepositoryFacts:
-    """Read a clone that nobody has worked in yet. What cannot be had is left out, and said in the log.
+    """Read a clone that nobody has worked in yet. Facts that cannot be read are left out and logged.
 
-    A `narrow` map holds what `focus` leads to and nothing else. `paths` are those that the commit tracks; none: they
-    are listed.
+    A `narrow` map has only what is related to `focus`. `paths` are the tracked files; if empty, they are listed.
     """
     paths = paths or await _listed(workspace)
     names = {path for path in paths if path in INSTRUCTION_FILES}
@@ -202,11 +201,11 @@ def _instructions(workspace: Workspace, names: Sequence[str]) -> tuple[Instructi
         except ToolFailure as error:
             _log.info("repository.instructions_not_read", path=name, reason=error.message)
             continue
-        # Often one is a copy of, a link to, or an excerpt of another.
+        # One such file is often a copy of another, a link to it, or an excerpt.
         for_agents = name != CONTRIBUTING
         rules = "\n".join(rule for rule in rules_in(text, for_agents=for_agents) if rule not in earlier_rules)
         if not rules and len(prose := _REFERENCE.sub("", text).strip()) > _FEW_CHARS and not _ENGLISH.search(prose):
-            # Of another language rules are not told from other sentences.
+            # In other languages than English, rules cannot be told from other sentences.
             rules = prose
         if not rules or room <= 0:
             continue
@@ -219,8 +218,8 @@ def _instructions(workspace: Workspace, names: Sequence[str]) -> tuple[Instructi
 def rules_in(text: str, *, for_agents: bool = False) -> list[str]:
     """The rules of a file for contributors that an agent in a clone can follow, a line each.
 
-    Left out are examples, tables, and what is about installing, pull requests, releases or people. Only English is
-    understood. In a file that is `for_agents`, each item of a list is a rule.
+    Examples, tables, and text about installing, pull requests, releases or people are left out. Only English is
+    understood. In a file `for_agents`, each item of a list is a rule.
     """
     rules, section, skipped = list[str](), "", False
     for block in _BLOCKS.split(_HEADINGS.sub(r"\n\1\n\n", _FENCES.sub("\n\n", text))):
@@ -256,7 +255,7 @@ async def _map(workspace: Workspace, focus: str, max_tokens: int, *, narrow: boo
 
 @dataclass(kw_only=True)
 class BaselineNews:
-    """The baseline of one run's clone."""
+    """The test results of the untouched commit, for one run; `is_known` once the agent has been told."""
 
     baselines: Baselines | None
     task: Task
@@ -270,16 +269,16 @@ class BaselineNews:
         return None if run is None else frozenset(run.failing)
 
     async def run(self) -> TestRun | None:
-        """The tests of the untouched commit, told or not; None where they are not known."""
+        """The tests of the untouched commit; None if they are not known yet."""
         return None if self.baselines is None else await self.baselines.known(self.task, self.environment)
 
     async def line(self) -> str:
-        """The baseline in a line, told or not; empty where it is not known."""
+        """The baseline in a line; empty if it is not known yet."""
         run = await self.run()
         return "" if run is None else self.mask(suite_baseline(run).line)
 
     async def text(self) -> str:
-        """The news, one line, the first time that there is any; empty before and afterwards."""
+        """The baseline in a line for the agent, once it is known; empty before and after that."""
         line = "" if self.is_known else await self.line()
         self.is_known = self.is_known or bool(line)
         return f"{TITLE}{line}." if line else ""
@@ -301,7 +300,7 @@ def opening_messages(
 ) -> tuple[Message, ...]:
     """The system and the first user message of one candidate's run.
 
-    `notes` say in a line each what there is; `background` is what the project knows, its untrusted parts fenced off.
+    `notes` are lines about the tools and the workspace; `background` is project knowledge, its untrusted parts fenced.
     """
     constraints, environment, facts = task.constraints, workspace.environment, facts or RepositoryFacts()
     grant = environment.network
@@ -329,14 +328,13 @@ def opening_messages(
         allowed_paths=constraints.allowed_paths,
         perspective=perspective.instructions,
     )
-    hidden = mask or str
-    return SystemMessage(content=hidden(system)), UserMessage(content=hidden(user))
+    masked = mask or str
+    return SystemMessage(content=masked(system)), UserMessage(content=masked(user))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RevisionPrompt:
-    """What an author is told who revises: `text`, behind the messages that its `first` run began with; without those
-    they are made anew."""
+    """The prompt of a revision: `text` after the opening of the author's `first` run, or after a new opening."""
 
     text: str
     first: tuple[Message, ...] = ()

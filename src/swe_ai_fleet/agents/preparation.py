@@ -1,4 +1,4 @@
-"""Runs that prepare an execution: prompts and answers of the environment run and of the checklist.
+"""Reading the answers of runs that prepare an execution: the environment run and the checklist.
 
 The agent of an environment run finds out what the tests need; another turns a task's statement into a checklist.
 """
@@ -51,7 +51,7 @@ class ProposalShape(Shape):
 
 
 def findings(baseline: Baseline) -> str:
-    """What is known of the untouched commit's tests and of the environment; untrusted text."""
+    """The test results of the untouched commit and the decisions about its environment; untrusted text."""
     parts = [f"Commit {baseline.commit}", *_of_environment(baseline)]
     for suite in baseline.suites:
         parts.append(f"`{suite.command}` on the untouched commit: {suite.line}")
@@ -78,7 +78,7 @@ def _of_environment(baseline: Baseline) -> list[str]:
 
 
 def _answers(shape: type[S], text: str, *keys: str) -> Iterator[S]:
-    """The objects of a shape in an agent's answer. Raises ValueError with what is wrong, in words, behind the last."""
+    """The objects of a shape in an agent's answer. Raises ValueError with the problem after the last."""
     problem = f"it is not a JSON object with the key {' or '.join(keys)}"
     for value in objects_in(well_formed(text.rpartition("</think>")[2])):
         if {*keys} & value.keys():
@@ -90,12 +90,12 @@ def _answers(shape: type[S], text: str, *keys: str) -> Iterator[S]:
 
 
 def read_proposal(text: str, *, source: str) -> EnvironmentProposal:
-    """The proposal in an agent's answer. Raises ValueError with what is wrong, in words."""
+    """The proposal in an agent's answer. Raises ValueError with its problem."""
     shape = next(_answers(ProposalShape, text, "setup", "test_command"))
     setup, command = tuple(shape.setup), shape.test_command.strip()
     if not setup and not command:
         raise ValueError(f"it proposes nothing: {shape.notes[:_MAX_NOTES_CHARS] or 'it does not say why'}")
-    # People see such a line as it is: without control characters.
+    # People read these lines as they are, so they may have no control characters.
     lines = [line.replace("\t", " ") for line in (*setup, command)]
     if len(setup) > MAX_LINES or any(len(line) > _MAX_LINE_CHARS or not line.isprintable() for line in lines):
         raise ValueError(f"more than {MAX_LINES} commands, or one that is no line of {_MAX_LINE_CHARS} characters")
@@ -105,7 +105,7 @@ def read_proposal(text: str, *, source: str) -> EnvironmentProposal:
 
 
 def selects(command: str) -> str:
-    """Why a test command cannot be taken from a model; empty where it can: options decide which tests count."""
+    """Why a model's test command is refused, else empty: its options could decide which tests count."""
     try:
         words = shlex.split(command)
     except ValueError:
@@ -133,9 +133,9 @@ def statement(task: Task) -> str:
 
 
 def read_checklist(text: str, task: Task) -> tuple[Requirement, ...]:
-    """The requirements in an agent's answer. One that is no quotation, or the second of its name, is left out.
+    """The requirements in an agent's answer, without duplicates and those that do not quote the statement.
 
-    Raises ValueError with what is wrong, in words.
+    Raises ValueError with the problem.
     """
     task_text, problem = " ".join(statement(task).split()), ""
     try:

@@ -1,6 +1,6 @@
-"""Recollections in a prompt: data behind a fence, with a label that says what they are.
+"""Memories in a prompt: fenced data under a label, and the search over memories and repository.
 
-Untrusted text is made harmless for a prompt: it has no invisible characters and no markers of a conversation.
+Untrusted text is made safe for a prompt: without invisible characters and markers of a conversation.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ def presented(
 ) -> str:
     """The memories for a prompt, in about `limit` characters; empty for none.
 
-    Equal memories make equal bytes, so that prefix caches hit. The fence's word is made of all of them (and the seed):
-    to hold it, a memory would have to hold a digest of itself.
+    Equal memories give equal bytes, so that prefix caches hit. The fence's word is a digest of all memories and the
+    seed, so no memory can contain it.
 
     Args:
-        recollections: What was recalled, best first.
-        mask: Hides secrets that became known after the memories were kept.
+        recollections: Recalled memories, best first.
+        mask: Hides secrets that became known after the memories were stored.
         limit: Characters for the notes themselves.
-        seed: Something else that whoever writes memories does not know, such as a token.
+        seed: Another text that authors of memories do not know, such as a token.
     """
     if not recollections:
         return ""
@@ -56,12 +56,12 @@ def presented(
             break
         lines.append(note)
     text = "\n".join(lines)
-    # Cut here, note by note, so that the fence has nothing to cut.
+    # Notes are dropped whole above, so that the fence cuts none.
     return f"{LABEL} {fence.warning}\n{fence(text, len(text) + 1)}"
 
 
 def safe_text(text: str, mask: SecretMask, limit: int = MAX_MEMORY_CHARS) -> str:
-    """One text of a memory without secrets, invisible characters and marks of conversations."""
+    """One text of a memory, without secrets, invisible characters and marks of conversations."""
     return disarmed(mask(visible(truncate(text, limit)))).strip()
 
 
@@ -114,16 +114,16 @@ class FleetMemory:
         self._mask = mask or Secrets()
 
     async def search(self, entities: Sequence[str], queries: Sequence[str]) -> MemoryResults:
-        """The results of both: an entity is covered where one names it, a query where one has a match.
+        """The results of both sources: one that names an entity covers it, one with a match for a query covers that.
 
         Raises ToolFailure for invalid entities and queries; an unavailable source is mentioned in the content.
         """
-        wanted, questions = asked_texts(entities, "an entity"), asked_texts(queries, "a query")
-        texts = list(dict.fromkeys((*wanted, *questions)))
+        entities, queries = asked_texts(entities, "an entity"), asked_texts(queries, "a query")
+        texts = list(dict.fromkeys((*entities, *queries)))
         if not texts:
             return MemoryResults()
         (recalled, notes), repository = await asyncio.gather(
-            self._remembered(texts, frozenset(wanted) - frozenset(questions)), self._in_repository(wanted, questions)
+            self._remembered(texts, frozenset(entities) - frozenset(queries)), self._in_repository(entities, queries)
         )
         gaps = tuple(text for text in texts if text not in recalled and text in repository.gaps)
         best = _best(recalled)
@@ -149,7 +149,7 @@ class FleetMemory:
     async def _remembered(
         self, texts: Sequence[str], entities: frozenset[str]
     ) -> tuple[dict[str, tuple[Recollection, ...]], tuple[str, ...]]:
-        """The memories by text, and a note where the memory is unavailable."""
+        """The memories by text, and a note if memory is unavailable."""
         by_text: dict[str, tuple[Recollection, ...]] = {}
         try:
             async with asyncio.timeout(_SECONDS):

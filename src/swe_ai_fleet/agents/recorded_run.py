@@ -1,7 +1,7 @@
-"""A run in the log: its subject claimed, its audit chain begun, its end recorded when it is cancelled.
+"""A run in the log: claiming its subject, starting its audit chain, recording a cancellation, resuming.
 
-The journal holds everything that the model was told, and nothing twice. A run goes on in another process:
-conversation, budget and audit chain come from the log, the workspace from a blob.
+The journal has every message to the model, none twice. A run is resumed in another process from its log (conversation,
+budget, audit chain) and a blob (workspace).
 """
 
 from __future__ import annotations
@@ -61,25 +61,25 @@ _RECORD_END_SECONDS = 5.0
 
 
 class RunJournal:
-    """A `Journal` to which observations can be posted as messages; one that its tool call's end tells is left out."""
+    """A `Journal` that drops the message with a tool's result if the `ToolFinished` of that call has the same text."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self.record = ToolRecord()
-        self._told: dict[str, tuple[str, Event]] = {}
+        self._observations: dict[str, tuple[str, Event]] = {}
 
     def post(self, body: EventBody) -> Event:
         if isinstance(body, MessageAdded) and isinstance(body.message, ToolMessage):
-            text, event = self._told.pop(body.message.call_id, ("", None))
+            text, event = self._observations.pop(body.message.call_id, ("", None))
             if event is not None and text == body.message.content:
                 return event
         if isinstance(body, ModelReplied):
-            # By then the model has been told of every call before.
-            self._told.clear()
+            # All results of earlier calls have been sent by now.
+            self._observations.clear()
         event = self._journal.post(body)
-        self.record.hear(event)
+        self.record.add(event)
         if isinstance(body, ToolFinished) and body.entry.call_id:
-            self._told[body.entry.call_id] = (body.result.observation(), event)
+            self._observations[body.entry.call_id] = (body.result.observation(), event)
         return event
 
     async def append(self, body: EventBody) -> Event:
@@ -93,19 +93,19 @@ class RunJournal:
 
 
 async def read_run(log: EventLog, tenant: str, execution_id: str, agent_id: str) -> RunState:
-    """A run as the log tells it now. Claim its subject first: until then its last owner may still write."""
+    """The state of a run, from its log. Claim its subject first: until then the previous owner may still write."""
     stored_events: list[StoredEvent] = []
     for writer in (agent_id, CONTROL_SUBJECT):
-        async with aclosing(log.read(tenant, execution_id, agent_id=writer)) as stored:
-            stored_events.extend([event async for event in stored])
+        async with aclosing(log.read(tenant, execution_id, agent_id=writer)) as events:
+            stored_events.extend([event async for event in events])
     return fold_run(
-        (stored_event.event for stored_event in sorted(stored_events, key=lambda stored_event: stored_event.sequence)),
+        (stored.event for stored in sorted(stored_events, key=lambda stored: stored.sequence)),
         agent_id,
     )
 
 
 def concluded(earlier: RunState, kind: type[T]) -> T | None:
-    """What a run that hands in a value came to in an earlier process; None where it did not come to its end."""
+    """The result of a run that ended in an earlier process; None if it did not end, or was cancelled."""
     if earlier.finished is None or earlier.finished.stop_reason is StopReason.CANCELLED:
         return None
     try:
@@ -116,9 +116,9 @@ def concluded(earlier: RunState, kind: type[T]) -> T | None:
 
 @dataclass(kw_only=True)
 class WorkspaceKeeper:
-    """Keeps one clone beyond the life of its directory: its last state, nothing before it, in at most `max_bytes`.
+    """Stores checkpoints of one clone: only the last one is kept, of at most `max_bytes`.
 
-    `kept` is what was stored last, by an earlier process of the run too.
+    `last_bundle` is the last checkpoint, which an earlier process of the run may have stored.
     """
 
     clone: Clone
@@ -127,15 +127,15 @@ class WorkspaceKeeper:
     owner: Owner
     trail: AuditTrail
     max_bytes: int | None = None
-    kept: BlobRef | None = None
+    last_bundle: BlobRef | None = None
     _token: str = field(default_factory=lambda: secrets.token_hex(8))
     _count: int = 0
     _refused: bool = False
 
     async def keep(self, step: int) -> int:
-        """Store the clone as it stands; durable when this returns, and what was stored before is gone.
+        """Store the clone as it is, and delete the checkpoint before. It is durable when this returns its bytes.
 
-        How many bytes that took. Raises FleetError; a workspace that is too large to store is said in the log, once.
+        Raises FleetError; a workspace too large to store is recorded in the log, once.
         """
         try:
             checkpoint = await self.clone.checkpoint()
@@ -148,7 +148,7 @@ class WorkspaceKeeper:
                 )
             bundle = None
             if checkpoint.bundle:
-                # Beside the last one, which counts until the log names another.
+                # A new place: the last checkpoint is valid until the log names this one.
                 self._count += 1
                 place = f"checkpoints/{self.trail.agent_id}/{self._token}-{self._count % 2}"
                 tenant, execution_id = self.owner.tenant, self.owner.execution_id
@@ -173,9 +173,9 @@ class WorkspaceKeeper:
         return len(checkpoint.bundle)
 
     async def supersede(self, bundle: BlobRef | None) -> None:
-        """Give back the room of what was kept; None: nothing goes on from there any more."""
-        superseded, self.kept = self.kept, bundle
-        # Earlier versions named checkpoints by their content: somebody else may have stored the same.
+        """Delete the last checkpoint, which `bundle` replaces; None: the run will not be resumed."""
+        superseded, self.last_bundle = self.last_bundle, bundle
+        # Earlier versions named checkpoints by their content, so another run may refer to the same blob.
         if superseded is None or superseded.name.endswith(f"/{superseded.digest}"):
             return
         try:
@@ -185,18 +185,18 @@ class WorkspaceKeeper:
 
 
 async def resume(earlier: RunState, keeper: WorkspaceKeeper, *, lasting: bool = True) -> RunState:
-    """Put a clean clone and an empty trail where the run left off; the run as the model is to see it.
+    """Restore the clone and the audit trail of a run; its state, with messages about what the restart cost.
 
-    What was interrupted gets its observation, and where changes are lost the model is told; both stand in the log.
-    Unless the workspace is `lasting`, it is as each process of the run finds it at first, and nothing of it is stored.
-    Raises FleetError where the workspace cannot be had again.
+    Interrupted calls get a result, and the model gets a message about lost changes; both are recorded. A workspace that
+    is not `lasting` is set up anew by each process of the run, and never stored. Raises FleetError if the workspace
+    cannot be restored.
     """
     clone, journal, trail = keeper.clone, keeper.journal, keeper.trail
     trail.entries.extend(earlier.entries)
     trail.revision = earlier.entries[-1].workspace_revision if earlier.entries else 0
     checkpoint = earlier.checkpoint
     if checkpoint is not None:
-        keeper.kept = checkpoint.bundle
+        keeper.last_bundle = checkpoint.bundle
         bundle = await keeper.blobs.get(checkpoint.bundle) if checkpoint.bundle is not None else b""
         await clone.restore(
             Checkpoint(commit=checkpoint.commit, head=checkpoint.head, branch=checkpoint.branch, bundle=bundle)
@@ -206,20 +206,20 @@ async def resume(earlier: RunState, keeper: WorkspaceKeeper, *, lasting: bool = 
 
     def observe(call_id: str, result: ToolResult) -> None:
         messages.append(ToolMessage(call_id=call_id, content=result.observation()))
-        seen = Observation(call_id=call_id, result=result)
-        steps[-1] = replace(steps[-1], observations=(*steps[-1].observations, seen))
+        observation = Observation(call_id=call_id, result=result)
+        steps[-1] = replace(steps[-1], observations=(*steps[-1].observations, observation))
 
     for call_id, entry in earlier.dangling.items():
         observe(call_id, close_interrupted(entry, trail, journal))
     if earlier.lost:
-        # Where the next restart would begin, so that what is told here is not told then.
+        # The next restart begins here, so that it does not report these losses again.
         if checkpoint is not None:
             journal.post(checkpoint)
         elif lasting:
             await keeper.keep(len(steps))
-        # Calls that were made with the lost files in mind are not carried out without them.
-        seen = {observation.call_id for step in steps[-1:] for observation in step.observations}
-        for call in [call for step in steps[-1:] for call in step.reply.tool_calls if call.call_id not in seen]:
+        # Calls that the model made knowing the lost files are not run without them.
+        answered = {observation.call_id for step in steps[-1:] for observation in step.observations}
+        for call in [call for step in steps[-1:] for call in step.reply.tool_calls if call.call_id not in answered]:
             result = ToolResult(success=False, operation=call.name, error=_NOT_BEGUN, outcome=Outcome.INTERRUPTED)
             observe(call.call_id, result)
             journal.post(MessageAdded(step=len(steps), message=messages[-1]))
@@ -230,7 +230,7 @@ async def resume(earlier: RunState, keeper: WorkspaceKeeper, *, lasting: bool = 
 
 
 def close_interrupted(entry: AuditEntry, trail: AuditTrail, journal: Journal) -> ToolResult:
-    """The result of a call that began and of which nothing more is known, audited."""
+    """Record a call that began but never ended as interrupted; its result."""
     result = interrupted(entry.name)
     closed = replace(
         entry,
@@ -275,8 +275,8 @@ async def recorded_run(
 ) -> AsyncGenerator[RecordedRun]:
     """Claim a run's subject and yield its journal and trail; a cancellation is recorded before it passes on.
 
-    The writer's generation must be higher than any before; unless it `resumes`, conversation and audit chain begin
-    anew. Raises Fenced where somebody else has the subject by now, Unavailable.
+    The writer's generation must be higher than any before; unless it `resumes`, conversation and audit chain start
+    over. Raises Fenced if another process has claimed the subject since, Unavailable.
     """
     async with log.journal(writer) as opened:
         journal = RunJournal(opened)
@@ -287,7 +287,7 @@ async def recorded_run(
         except asyncio.CancelledError:
             async with asyncio.timeout(_RECORD_END_SECONDS):
                 ended = run_finished(trail, StopReason.CANCELLED, Usage(), error="the run was cancelled")
-                # A chain that was not taken up yet has a head that is not known here.
+                # Before `resume` has read the audit chain, its head is not known here.
                 await journal.append(ended if trail.entries or not resumes else replace(ended, audit_head=""))
             raise
 
@@ -331,7 +331,7 @@ def run_finished(
     answer: str = "",
     error: str = "",
 ) -> RunFinished:
-    """How a run ended, with the head of its audit chain: every run of the fleet ends with one of these."""
+    """The last event of every run: how it ended, with the head of its audit chain."""
     return RunFinished(
         stop_reason=stop_reason,
         artifacts=artifacts or Artifacts(),

@@ -30,16 +30,16 @@ MAX_OUTPUT_CHARS = 2_000
 
 def last_tests(trajectory: Trajectory) -> TestSummary | None:
     """The summary of the run's last test operation, None if there was none."""
-    seen = (seen.result for step in reversed(trajectory.steps) for seen in reversed(step.observations))
-    return next((summary for result in seen if (summary := test_summary(result))), None)
+    results = (each.result for step in reversed(trajectory.steps) for each in reversed(step.observations))
+    return next((summary for result in results if (summary := test_summary(result))), None)
 
 
-def fails_before(steps: Sequence[Step], baseline: TestRun | None = None) -> bool:
-    """Whether tests show what a run did: one failed in its course, or on the untouched commit, and does not at its end.
+def tests_show_change(steps: Sequence[Step], baseline: TestRun | None = None) -> bool:
+    """Whether a test shows what a run changed: it failed earlier in the run or in the baseline, and passes at the end.
 
-    The last run of tests counts; beside the baseline only where no fewer tests ran in it.
+    The last run of tests counts; the baseline only if the last run had no fewer tests.
     """
-    runs = [summary for step in steps for seen in step.observations if (summary := test_summary(seen.result))]
+    runs = [summary for step in steps for each in step.observations if (summary := test_summary(each.result))]
     if not runs:
         return False
     last, failed = runs[-1], {name for run in runs for name in run.failing}
@@ -57,9 +57,9 @@ def test_summary(result: ToolResult) -> TestSummary | None:
 
 
 class ToolRecord:
-    """What agents did with tools, by agent, told from events of an execution in their order.
+    """The tool calls of agents, by agent, from the events of an execution in their order.
 
-    Of a run that began anew what it did before is left out: its audit chain begins anew, too.
+    When a run starts over, its earlier calls are dropped: its audit chain starts over, too.
     """
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class ToolRecord:
         self.entries: defaultdict[str, list[AuditEntry]] = defaultdict(list)
         self._steps: dict[str, int] = {}
 
-    def hear(self, event: Event) -> None:
+    def add(self, event: Event) -> None:
         body, agent_id = event.body, event.agent_id
         if isinstance(body, RunClaimed) and not body.resumes:
             self.operations.pop(agent_id, None)
@@ -82,18 +82,18 @@ class ToolRecord:
 
 
 async def tool_record(log: EventLog, tenant: str, execution_id: str, agent_id: str = "") -> ToolRecord:
-    """What the log has of one agent's tools, or of all agents'. Raises as reading does."""
+    """The tool calls of one agent, or of all agents, from the log. Raises as reading does."""
     record = ToolRecord()
     async with aclosing(log.read(tenant, execution_id, agent_id=agent_id)) as events:
         async for stored in events:
-            record.hear(stored.event)
+            record.add(stored.event)
     return record
 
 
 def agent_result(
     candidate: Candidate, task: Task, record: ToolRecord, patch: bytes, report: CheckReport | None = None
 ) -> bytes:
-    """The result of one run, not checked without a `report`, as JSON of at most 512 KiB; the log has all of it."""
+    """The result of one run as JSON of at most 512 KiB; the log has all of it. Without a `report` it is unchecked."""
     artifacts = candidate.artifacts
     objection = report.objection(needs_proof=task.constraints.require_verified) if report else ""
     tests = artifacts.tests or (report.tests if report else None)
@@ -125,7 +125,7 @@ def agent_result(
 
 
 def bounded_result(payload: Mapping[str, object]) -> bytes:
-    """The result of a run as JSON of at most 512 KiB: what is too long is left out, outputs first."""
+    """The result of a run as JSON of at most 512 KiB: parts of a longer one are dropped, outputs first."""
     bounded = dict(payload)
     data = json.dumps(bounded).encode()
     operations = cast("Sequence[Mapping[str, object]]", payload["operations"])
@@ -140,7 +140,7 @@ def bounded_result(payload: Mapping[str, object]) -> bytes:
 def failed_result(
     task_id: str, execution_id: str, agent_id: str, error: str, *, status: str = "error", duration_ms: int = 0
 ) -> dict[str, object]:
-    """The result of a run that handed in nothing, in the shape of every result."""
+    """The result of a run that submitted nothing, with the same fields as every result."""
     fields: dict[str, object] = {
         "status": status,
         "success": False,

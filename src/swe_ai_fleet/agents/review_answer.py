@@ -1,6 +1,6 @@
-"""A reviewer's answer, read loosely and turned into critiques and a vote.
+"""A reviewer's answer, read leniently and turned into critiques and a vote.
 
-Critiques are bounded, masked, and about files that are there.
+Critiques are bounded, masked, and only name files that exist.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field
 
 from swe_ai_fleet.agents.prompting import LETTERS
-from swe_ai_fleet.agents.structured_output import Said, Shape, Text, keyed_by, read
+from swe_ai_fleet.agents.structured_output import NonEmptyText, Shape, Text, keyed_by, read
 from swe_ai_fleet.domain.assignment import ReviewAssignment, Subject
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.json_values import is_list, is_mapping
@@ -52,13 +52,13 @@ def _as_verdict(value: object) -> object:
 
 
 def _as_score(value: object) -> object:
-    """A share as a number: `0.8`, `80%`, `8/10`."""
+    """A score as a number from 0 to 1: of `0.8`, `80%`, `8/10`."""
     if isinstance(value, str) and (match := _SCORE.fullmatch(value[:100])):
         number = float(match[1])
         whole = 100.0 if match[2] else float(match[3] or 1)
         value = number / whole if whole else value
     if isinstance(value, int | float) and not isinstance(value, bool):
-        # Not a number is left as it is: it compares with nothing, and is refused behind this.
+        # NaN is left as it is: the field refuses it.
         return value if value != value else min(1.0, max(0.0, value))
     return value
 
@@ -77,7 +77,7 @@ def _as_flag(value: object) -> bool:
 
 
 def _as_findings(value: object) -> object:
-    """Findings as objects; a mere text is one without a place."""
+    """Findings as objects; a plain text is a finding without a place."""
     if value is None:
         return []
     if isinstance(value, str) or is_mapping(value):
@@ -88,7 +88,7 @@ def _as_findings(value: object) -> object:
 
 
 class FindingShape(Shape):
-    text: Said = Field(description="What is wrong and what would fix it.")
+    text: NonEmptyText = Field(description="What is wrong and what would fix it.")
     file: Text = Field(default="", description="Empty for the candidate as a whole.")
     line: Annotated[int, BeforeValidator(_as_line)] = Field(default=0, description="From 1; 0: the whole file.")
     must_fix: Annotated[bool, BeforeValidator(_as_flag)] = Field(
@@ -140,7 +140,7 @@ class ComparisonShape(Shape):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReviewAnswer:
-    """What a reviewer says, by the letters of the candidates that it was shown, and the order that it puts them in."""
+    """A reviewer's critiques, by the letters of the candidates, and its order of them."""
 
     critiques: Mapping[str, CritiqueShape]
     order: Sequence[str] = ()
@@ -152,9 +152,9 @@ def answer_shape(shown: Sequence[Subject]) -> type[CritiqueShape | ComparisonSha
 
 
 def read_answer(shown: Sequence[Subject], *texts: object) -> ReviewAnswer:
-    """What a reviewer says of the candidates that it was shown. Raises ValueError saying why nothing can be used.
+    """A reviewer's answer about the candidates it was shown. Raises ValueError saying why none can be used.
 
-    Who has one to review may leave out its letter, and who has one alone may name it.
+    With one candidate to review, its letter may be left out; with one candidate alone, it may be given.
     """
     letters = [letter for letter, subject in zip(LETTERS, shown, strict=False) if not subject.settled]
     problems: list[str] = []
@@ -176,7 +176,7 @@ def read_answer(shown: Sequence[Subject], *texts: object) -> ReviewAnswer:
 
 
 def review_of(
-    said: ReviewAnswer,
+    answer: ReviewAnswer,
     assignment: ReviewAssignment,
     shown: Sequence[Subject],
     *,
@@ -184,16 +184,16 @@ def review_of(
     mask: SecretMask,
     usage: Usage,
 ) -> Review:
-    """The review that an answer makes. What must be fixed is kept before what need not, if it is too much.
+    """The review of an answer. Of too many findings, those that must be fixed are kept first.
 
-    A file that is neither in the patch nor in the repository stays in the finding's text alone.
+    A file that is neither in the patch nor in the repository is moved to the finding's text.
     """
     critiques: list[Critique] = []
     for letter, subject in zip(LETTERS, shown, strict=False):
         if subject.settled:
             continue
         empty = _critique(assignment, subject)
-        if (critique := said.critiques.get(letter)) is None:
+        if (critique := answer.critiques.get(letter)) is None:
             critiques.append(replace(empty, error="the reviewer did not review this candidate"))
             continue
         changed = frozenset(subject.candidate.artifacts.files_changed)
@@ -207,18 +207,18 @@ def review_of(
                 findings=tuple(_finding(finding, changed, tree, mask) for finding in findings),
             )
         )
-    vote = _vote(said, assignment, shown, mask) if len(shown) > 1 else None
-    return Review(critiques=_spent(critiques, usage), vote=vote)
+    vote = _vote(answer, assignment, shown, mask) if len(shown) > 1 else None
+    return Review(critiques=_with_usage(critiques, usage), vote=vote)
 
 
 def no_review(
     assignment: ReviewAssignment, shown: Sequence[Subject], error: str, *, mask: SecretMask, usage: Usage
 ) -> Review:
-    """A review that came to nothing, and why."""
+    """A failed review, with its error."""
     error = _safe_text(error, mask, MAX_ERROR_CHARS) or "the review came to nothing"
     critiques = [replace(_critique(assignment, subject), error=error) for subject in shown if not subject.settled]
     vote = replace(_ballot(assignment, shown), error=error) if len(shown) > 1 else None
-    return Review(critiques=_spent(critiques, usage), vote=vote)
+    return Review(critiques=_with_usage(critiques, usage), vote=vote)
 
 
 def _critique(assignment: ReviewAssignment, subject: Subject) -> Critique:
@@ -230,7 +230,8 @@ def _critique(assignment: ReviewAssignment, subject: Subject) -> Critique:
     )
 
 
-def _spent(critiques: Sequence[Critique], usage: Usage) -> tuple[Critique, ...]:
+def _with_usage(critiques: Sequence[Critique], usage: Usage) -> tuple[Critique, ...]:
+    """The critiques; the first has the usage of the whole review."""
     return (replace(critiques[0], usage=usage), *critiques[1:])
 
 
@@ -249,7 +250,7 @@ def _vote(answer: ReviewAnswer, assignment: ReviewAssignment, shown: Sequence[Su
 
 def _finding(shape: FindingShape, changed: frozenset[str], tree: Tree, mask: SecretMask) -> Finding:
     file, text = _path(shape.file), shape.text
-    if file and file not in changed and not _there(file, tree):
+    if file and file not in changed and not _exists(file, tree):
         text, file = f"{shape.file}: {text}", ""
     return Finding(
         text=_safe_text(text, mask, MAX_FINDING_CHARS),
@@ -275,7 +276,7 @@ def _path(text: str) -> str:
     return path if 0 < len(path) <= MAX_FILE_CHARS and "\0" not in path else ""
 
 
-def _there(path: str, tree: Tree) -> bool:
+def _exists(path: str, tree: Tree) -> bool:
     try:
         tree.info(path)
     except (ToolFailure, ValueError):

@@ -1,4 +1,4 @@
-"""What reviewers show faults by: their commands, run on the candidate, the untouched commit and their own change."""
+"""Reviewers' proofs of faults: commands, run on the candidate, the untouched commit and the reviewer's own change."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from swe_ai_fleet.tools.policy import Policy
 from swe_ai_fleet.tools.shell import ShellTool, interpreter
 
 MAX_PROOFS = 5
-"""Of one review, whatever number of candidates it is about; further ones are not run."""
+"""Proofs of one review, of all its candidates together; further ones are not run."""
 PROOF_SECONDS = 60.0
-"""For one run of one command, and no more than the task allows a command."""
+"""The time limit of one run of a command, unless the task's own limit is shorter."""
 MAX_SEEN_CHARS = 1_500
 _RUNS = 2
 _NAME_CHARS = 16
@@ -34,13 +34,13 @@ _OUTPUT_BYTES = 16 * 1024
 
 
 def may_run(task: Task, policy: Policy) -> bool:
-    """Whether reviewers of a task may run commands: its agents may, and no person wants to be asked about each."""
+    """Whether reviewers of a task may run commands: its agents may, and no person must approve single commands."""
     shell = ShellTool.definitions["run_command"].spec
     return policy.offers(shell) and task.approval in (ApprovalPolicy.NONE, ApprovalPolicy.PLAN)
 
 
 def proof_command(line: str, task: Task, environment: Environment) -> Command:
-    """A shell line that shows something of a source by how it ends, within bounds of time and output."""
+    """A shell line whose exit code proves something about a source, with limited time and output."""
     return Command(
         argv=(interpreter(environment), "-c", line),
         timeout_seconds=min(PROOF_SECONDS, task.constraints.limits.command_timeout_seconds),
@@ -51,11 +51,11 @@ def proof_command(line: str, task: Task, environment: Environment) -> Command:
 
 @dataclass(frozen=True, kw_only=True)
 class Proving:
-    """Runs the proofs of one review, each in clean clones that nobody has worked in.
+    """Runs the proofs of one review, each in clean clones.
 
-    A command that fails proves something only where it passes elsewhere: on the untouched commit (the candidate breaks
-    it) or on the reviewer's own change (it can be done), and there not for a name that only this change has. One that
-    fails on all of them may be wrong itself. What is reproduced is a test of the other candidates, too.
+    A failing command proves a fault only if it passes elsewhere: on the untouched commit (the candidate breaks it), or
+    on the reviewer's own change (it can be done), unless it uses a name that only that change has. A command that fails
+    on all of them may be wrong itself. Reproduced proofs are run on the other candidates, too.
     """
 
     assignment: ReviewAssignment
@@ -89,7 +89,7 @@ class Proving:
                 end = "it ran out of time" if result.timed_out else f"exit code {result.exit_code}"
                 seen = self._safe_text(f"{end}\n{result.stdout.text().strip()[-MAX_SEEN_CHARS:]}".strip())
                 if result.ok:
-                    # One that fails only now and then shows nothing.
+                    # A command that fails only sometimes proves nothing.
                     return replace(proof, outcome=ProofOutcome.PASSES, seen=seen)
             own = self.assignment.own
             passes_on_own = own is not None and (await self._run(proof, own)).ok
@@ -109,7 +109,7 @@ class Proving:
             return proof
         passes: dict[str, bool] = {}
         for name, patch in patches.items():
-            # One that cannot be made says nothing.
+            # A candidate that cannot be checked out counts neither way.
             with suppress(FleetError):
                 passes[name] = (await self._run(proof, patch)).ok or (await self._run(proof, patch)).ok
         return replace(
@@ -119,12 +119,12 @@ class Proving:
         )
 
     async def _run(self, proof: Proof, patch: BlobRef | None) -> CommandResult:
-        """The command on the untouched commit, or on that with a patch. Raises FleetErrors of making it."""
+        """Run the command on the untouched commit, or on that with a patch. Raises as `_clone` does."""
         async with self._clone(patch) as clone:
             return await clone.run(proof_command(proof.command, self.assignment.task, clone.environment))
 
     async def _only_in(self, own: BlobRef, command: str) -> bool:
-        """Whether a command has a name that the reviewer's own change adds, and neither the task nor the commit has."""
+        """Whether a command uses a name that only the reviewer's own change has, neither the task nor the commit."""
         patch = (await self.blobs.get(own)).decode("utf-8", "replace")
         added = {word for line in patch.splitlines() if line.startswith("+") for word in _WORD.findall(line)}
         task = self.assignment.task
@@ -143,7 +143,7 @@ class Proving:
 
     @asynccontextmanager
     async def _clone(self, patch: BlobRef | None) -> AsyncGenerator[Clone]:
-        """A clean clone of the untouched commit, or of that with a patch. Raises FleetErrors of making it."""
+        """A clean clone of the untouched commit, or of that with a patch. Raises FleetErrors of git and environment."""
         assignment, repository, environment = self.assignment, self.assignment.repository, self.environment
         if patch is not None:
             data = await self.blobs.get(patch)

@@ -1,4 +1,4 @@
-"""One peer's review of some candidates: it looks around, answers in a fixed shape, and its proofs are tried.
+"""One peer's review of some candidates: it explores the code, answers in a fixed shape, and its proofs are run.
 
 Everything about the candidates is fenced off in its prompt.
 """
@@ -16,12 +16,13 @@ from swe_ai_fleet.agents.prompting import (
     LETTERS,
     Fence,
     ballot_order,
+    changed_lines,
     changed_tests,
+    critique_text,
     evidence,
     fair_shares,
-    in_words,
-    rules,
-    wishes,
+    request_sections,
+    rule_sections,
 )
 from swe_ai_fleet.agents.review_answer import ReviewAnswer, answer_shape, no_review, read_answer, review_of
 from swe_ai_fleet.agents.review_proofs import Proving, may_run
@@ -29,13 +30,14 @@ from swe_ai_fleet.agents.run_deps import RunContext, RunEnding, RunRecorder, sho
 from swe_ai_fleet.agents.solving import policy_of
 from swe_ai_fleet.agents.spec import AgentSpec, RunResources, run_agent
 from swe_ai_fleet.agents.structured_output import AnswerForm, Questions, opening, schema_of
-from swe_ai_fleet.agents.sub_agents.exploring import SPENT, offered, said_in
+from swe_ai_fleet.agents.sub_agents.exploring import SPENT, answers_in, offered
 from swe_ai_fleet.agents.toolbox import Toolbox, final_answer_in
 from swe_ai_fleet.domain.assignment import ReviewAssignment, Subject
 from swe_ai_fleet.domain.candidate import Artifacts
 from swe_ai_fleet.domain.errors import InvalidRequest, ModelError, NotFound, PatchRejected
 from swe_ai_fleet.domain.message import Message, UserMessage
 from swe_ai_fleet.domain.review import Review
+from swe_ai_fleet.domain.text import counted
 from swe_ai_fleet.domain.trajectory import StopReason, Trajectory
 from swe_ai_fleet.ports import Clone, EvidenceWorkspaces, SecretMask
 from swe_ai_fleet.tools.files import FileTool
@@ -62,13 +64,13 @@ _EARLIER = "Your earlier review:"
 _LOOK_UP = "Look each up in the code. Where it is not met, a finding says so and names the place."
 MAX_ITERATIONS = 8
 MAX_TOOL_CALLS = 24
-"""A review is a look, not a piece of work: so much at most, and no more than the task allows its agents."""
+"""The limits of a review, which is short work; the limits of the task apply, too."""
 LOOKING = (
     "files_read_file", "files_search_in_files", "files_list_files", "files_repo_map", "git_status", "git_diff",
     "git_log", "git_show",
 )  # fmt: skip
 RUNNING = ("files_read_file", "files_search_in_files", "tests_run", "shell_run_command")
-"""What is offered where reviewers may run something: a shell shows all else. Their clone is thrown away."""
+"""The operations of reviewers who may run commands: their shell can do the rest. Their clone is thrown away."""
 AGAIN = "That is not the review that was asked for: {problem}. Answer with that JSON object and nothing else."
 _OBSERVATION_CHARS = 8_000
 _FINAL_PROMPT_SECONDS = 30.0
@@ -88,7 +90,7 @@ def review_messages(
 ) -> tuple[Message, ...]:
     """The first messages of a review, cut to fit `context_tokens` (0: unknown).
 
-    Reviewers of so many candidates all get the same system message.
+    All reviewers of equally many candidates get the same system message.
     """
     task = assignment.task
     candidates = [subject.candidate for subject in shown]
@@ -104,7 +106,7 @@ def review_messages(
     ]
     shares = fair_shares([len(diff) for diff in diffs], room)
     part = max(_LEAST_CHARS, room // sum(not subject.settled for subject in shown))
-    sections = [(title, mask(text)) for title, text in (*wishes(task), *rules(task))]
+    sections = [(title, mask(text)) for title, text in (*request_sections(task), *rule_sections(task))]
     if assignment.unshown:
         listed = "\n".join(f'- "{mask(requirement)}"' for requirement in assignment.unshown)
         sections.append(("Asked for, and shown by nothing that ran", f"{listed}\n{_LOOK_UP}"))
@@ -112,7 +114,7 @@ def review_messages(
         lines = ["Its changes could not be applied to the clone."]
         if subject.candidate.candidate_id in applied:
             lines = [f"Its branch is {branch(letter)}."] if len(shown) > 1 else []
-        lines += _settled(subject, fence) if subject.settled else _looked_at(subject, diff, share, part, fence)
+        lines += _settled(subject, fence) if subject.settled else _described(subject, diff, share, part, fence)
         sections.append((f"Candidate {letter}" if len(shown) > 1 else "The candidate", "\n".join(lines)))
     if any(subject.earlier is not None and not subject.settled for subject in shown):
         sections.append(("Your second look", _SECOND_LOOK))
@@ -122,11 +124,11 @@ def review_messages(
 
 
 def branch(letter: str) -> str:
-    """The branch that has a candidate's changes, in a clone that holds several."""
+    """The branch with a candidate's changes, in a clone with several candidates."""
     return f"candidate-{letter.lower()}"
 
 
-def _looked_at(subject: Subject, diff: str, share: int, part: int, fence: Fence) -> list[str]:
+def _described(subject: Subject, diff: str, share: int, part: int, fence: Fence) -> list[str]:
     candidate, report = subject.candidate, subject.report
     lines = [
         f"Its changes, {size_of(candidate.artifacts)}:",
@@ -139,18 +141,17 @@ def _looked_at(subject: Subject, diff: str, share: int, part: int, fence: Fence)
     if tests := changed_tests(report, fence, min(MAX_TESTS_CHARS, part // 4)):
         lines += ["Old tests that it changed, before and after:", tests]
     if subject.earlier is not None:
-        lines += [_EARLIER, fence(in_words(subject.earlier), MAX_REVIEW_CHARS)]
+        lines += [_EARLIER, fence(critique_text(subject.earlier), MAX_REVIEW_CHARS)]
     return lines
 
 
 def _settled(subject: Subject, fence: Fence) -> list[str]:
-    earlier = fence(in_words(subject.earlier), MAX_REVIEW_CHARS) if subject.earlier is not None else ""
+    earlier = fence(critique_text(subject.earlier), MAX_REVIEW_CHARS) if subject.earlier is not None else ""
     return [f"Its changes: {size_of(subject.candidate.artifacts)}.", _SETTLED, _EARLIER, earlier]
 
 
 def size_of(artifacts: Artifacts) -> str:
-    files = len(artifacts.files_changed)
-    return f"{files} file{'' if files == 1 else 's'}, {artifacts.insertions} lines added, {artifacts.deletions} removed"
+    return f"{counted(len(artifacts.files_changed), 'file')}, {changed_lines(artifacts)}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,14 +162,14 @@ class ReviewRun:
     async def run(self, assignment: ReviewAssignment, clone: Clone) -> Review:
         """One peer's review, in a clean clone with the changes of one candidate, or with a branch for each of several.
 
-        An answer that cannot be read, faults of the model and spent limits are critiques with an error. Raises as
+        An unreadable answer, faults of the model and reached limits are critiques with an error. Raises as
         `RunRecorder.run` does.
         """
         return await self.recorder.run(assignment, clone, lambda run: _Reviewer(assignment, clone, run, self).work())
 
 
 class _Reviewer(AgentSpec[ReviewAnswer]):
-    """One review under way. What it does to its clone is nobody's concern: each process lays the clone out anew."""
+    """One review in progress. Changes in its clone are not kept: each process of the run sets the clone up anew."""
 
     def __init__(self, assignment: ReviewAssignment, clone: Clone, run: RunContext, reviews: ReviewRun) -> None:
         task = assignment.task
@@ -222,13 +223,13 @@ class _Reviewer(AgentSpec[ReviewAnswer]):
 
     @asynccontextmanager
     async def tools(self, resources: RunResources) -> AsyncGenerator[Toolbox]:
-        """What only reads, of that which the task allows its agents; where it may run something, a shell shows all."""
+        """The read-only operations that the task allows its agents; with a shell, if reviewers may run commands."""
         self._patches = {
             subject.candidate.candidate_id: await self._proving.blobs.get(ref)
             for subject in self._shown
             if (ref := subject.candidate.artifacts.patch) is not None
         }
-        self._applied = await self._lay_out(self._patches)
+        self._applied = await self._apply(self._patches)
         clone, pipeline = self._clone, resources.pipeline
         kits: dict[str, Toolkit] = {kit.name: kit for kit in (FileTool(clone, pipeline), GitTool(clone, pipeline))}
         if self._may_run:
@@ -251,10 +252,10 @@ class _Reviewer(AgentSpec[ReviewAnswer]):
         )
 
     async def read(self, parts: RunParts, trajectory: Trajectory) -> ReviewAnswer:
-        """What the reviewer says. Raises ValueError saying why it says nothing that can be used, ModelError."""
+        """The reviewer's answer. Raises ValueError with the reason if there is no usable one, ModelError."""
         self._stop = trajectory.stop_reason
         try:
-            return read_answer(self._shown, *said_in(trajectory))
+            return read_answer(self._shown, *answers_in(trajectory))
         except ValueError as error:
             if trajectory.stop_reason in SPENT or not trajectory.steps:
                 raise ValueError(trajectory.error or str(error)) from None
@@ -271,8 +272,8 @@ class _Reviewer(AgentSpec[ReviewAnswer]):
         except ValueError as error:
             raise ValueError(f"the reviewer answered twice in a form that cannot be used: {error}") from None
 
-    async def _lay_out(self, patches: Mapping[str, bytes]) -> frozenset[str]:
-        """Apply the one patch, or commit each to a branch of its own, the first one checked out; the ids applied."""
+    async def _apply(self, patches: Mapping[str, bytes]) -> frozenset[str]:
+        """Apply one patch, or commit each of several to its own branch and check out the first; the ids applied."""
         applied: list[str] = []
         several = len(self._shown) > 1
         if several:

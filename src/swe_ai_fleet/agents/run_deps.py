@@ -1,4 +1,4 @@
-"""What the runs of one process share, and one run under way: claimed in the log, continued, and ended in one place."""
+"""The dependencies that the runs of one process share, and the recording of a run: claimed, resumed and ended here."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ from swe_ai_fleet.tools.secrets import Secrets
 T = TypeVar("T")
 
 ANY_MODEL = "*"
-"""Under this name stands the price of every model that has none of its own."""
+"""The name of the price for every model without a price of its own."""
 SHORT_SECONDS = 600.0
 PATCH_MEDIA_TYPE = "text/x-diff"
 _NEW = RunState(agent_id="")
@@ -63,10 +63,11 @@ class RunDeps:
 
     Attributes:
         models: By profile; the empty name is the default.
-        results: Results of lookups that other runs of a tenant may use; None: each run has its own only.
-        alone: Whether nobody else changes the workspaces; only then may a result stand for a second, equal call.
+        results: A cache of lookups shared by the runs of a tenant; None: each run has only its own.
+        alone: Whether only the agents change their workspaces; otherwise no result is reused for a second, equal call.
         token_profiles: Model profiles whose replies are recorded with token ids and log-probabilities.
-        remembering: Makes what `search_memory` asks for tasks that read memory; None: the repository alone is asked.
+        remembering: Adds the memories of other runs to `search_memory`, for tasks that read memory; None: it searches
+            only the repository.
     """
 
     models: Mapping[str, ChatModel]
@@ -92,9 +93,10 @@ class RunDeps:
         return self.remembering(task, repository)
 
     def model(self, task: Task, perspective: Perspective, trail: AuditTrail, hear: Hear | None = None) -> ChatModel:
-        """The model of one run, which stays with its server and is heard by whoever listens.
+        """The model of one run, on one server throughout; its text goes to `live`, if there is one.
 
-        `hear` hears when it waits for a model server (see `CallTimeout`). Raises InvalidRequest for an unknown profile.
+        `hear` is called when the run starts and stops waiting for a model server (see `CallTimeout`). Raises
+        InvalidRequest for an unknown profile.
         """
         profile = perspective.model_profile
         if profile not in self.models:
@@ -116,7 +118,7 @@ class RunDeps:
         )
 
     def price(self, model: str) -> Prices | None:
-        """What a model costs; None where nothing is known."""
+        """The prices of a model; None if there are none."""
         return self.prices.get(model) or self.prices.get(ANY_MODEL)
 
     def cache(self, task: Task) -> ResultCache | None:
@@ -124,15 +126,15 @@ class RunDeps:
 
 
 def short_limits(limits: Limits) -> Limits:
-    """What a run may spend that looks and says and changes nothing, given what an agent of its task may."""
+    """The limits of a run that changes nothing (a review, a judgement), given those of the task's agents."""
     return replace(limits, timeout_seconds=min(SHORT_SECONDS, limits.timeout_seconds))
 
 
 @dataclass(kw_only=True)
 class RunContext:
-    """One run under way: what it is made with, where it is written, and where it stood when this process took it.
+    """One run in progress: its dependencies, its journal, and its state when this process claimed it (`earlier`).
 
-    `record` is what this process did with its tools; None where an earlier one did something too.
+    `record` has the tool calls of this process; None for a resumed run, whose earlier calls are only in the log.
     """
 
     deps: RunDeps
@@ -145,33 +147,34 @@ class RunContext:
     clock: Clock = field(default_factory=Clock)
 
     async def model(self, task: Task, perspective: Perspective, budget: Budget) -> tuple[ChatModel, ModelCapabilities]:
-        """The model, and what it can do; from here on the budget's clock runs, at its prices.
+        """The model and its capabilities; starts the budget's clock, at the model's prices.
 
-        Raises ModelError, InvalidRequest (there is no such model).
+        Raises ModelError, InvalidRequest (unknown model).
         """
-        model = self.deps.model(task, perspective, self.trail, self._waits(budget.clock))
+        model = self.deps.model(task, perspective, self.trail, self._stopping(budget.clock))
         capabilities = await model.probe()
         budget.begin(self.deps.price(capabilities.model))
         return model, capabilities
 
-    def _waits(self, clock: Clock) -> Callable[[bool], None]:
+    def _stopping(self, clock: Clock) -> Hear:
+        """Stops the clock while the model server is away, and records that."""
 
         def hear(is_away: bool) -> None:
             if is_away and clock.stop():
                 self.post(ModelAwaited())
-            elif not is_away and (stood := clock.go()):
-                self.post(ModelAwaited(waited_ms=max(1, round(stood * 1000))))
+            elif not is_away and (waited := clock.go()):
+                self.post(ModelAwaited(waited_ms=max(1, round(waited * 1000))))
 
         return hear
 
     def recording_tokens(self, model: ChatModel, perspective: Perspective) -> ChatModel:
-        """The model, whose replies are recorded with their tokens if its profile says so and there is a store."""
+        """The model; it records the tokens of its replies if its profile asks for that and the run has a store."""
         if self.store is None or perspective.model_profile not in self.deps.token_profiles:
             return model
         return TokenRecordingModel(model=model, store=self.store)
 
     def pipeline(self, task: Task, policy: Policy, limits: Limits, *, chars: int, lasting: bool = True) -> Pipeline:
-        """The way of the run's calls: so many characters of a result are shown, whole ones kept if it is lasting."""
+        """The pipeline of the run's tool calls: results are cut to `chars`, and a `lasting` run stores them whole."""
         return Pipeline(
             trail=self.trail,
             policy=policy,
@@ -190,7 +193,7 @@ class RunContext:
         self.earlier = RunState(agent_id=self.trail.agent_id, started=started, messages=started.messages)
 
     async def end(self, finished: RunFinished) -> str:
-        """Record how the run ended, and give back the room of what was kept for going on; when that was."""
+        """Record the end of the run and delete its checkpoint, unless it was cancelled; the time of the end."""
         at = (await self.journal.append(finished)).at if self.journal is not None else now()
         if self.keeper is not None and finished.stop_reason is not StopReason.CANCELLED:
             await self.keeper.supersede(None)
@@ -199,9 +202,9 @@ class RunContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEnding(Generic[T]):
-    """What a run hands in, and how it ended.
+    """The result of a run, and how it ended.
 
-    With a `fault` nothing is handed in: it is raised, once the end stands in the log.
+    With a `fault` there is no result: the fault is raised once the end is recorded.
     """
 
     value: T
@@ -213,7 +216,7 @@ class RunEnding(Generic[T]):
 
 @dataclass(frozen=True, kw_only=True)
 class RunRecorder:
-    """Claims runs in the log, keeps what they give, and ends them; one for all runs of a process."""
+    """Claims runs in the log, stores their results, and records their ends; one for all runs of a process."""
 
     deps: RunDeps
     log: EventLog
@@ -227,7 +230,7 @@ class RunRecorder:
         clone: Clone | None,
         work: Callable[[RunContext], Awaitable[RunEnding[T]]],
     ) -> T:
-        """What the work of an assignment gives, recorded; what an earlier process had come to is handed in again.
+        """Run the work of an assignment and record its result; the result of a run that has ended is returned again.
 
         Raises Fenced, Unavailable, the fault that the work ended with; a cancellation passes after it was recorded.
         """
@@ -249,7 +252,7 @@ class RunRecorder:
         return ended.value
 
     async def keep_patch(self, assignment: RecordedAssignment[object], patch: bytes) -> BlobRef:
-        """Store what a run changed. Raises Unavailable, ResourceExhausted."""
+        """Store the patch of a run. Raises Unavailable, ResourceExhausted."""
         return await self.blobs.put(assignment.task.tenant, assignment.execution_id, patch, PATCH_MEDIA_TYPE)
 
     @asynccontextmanager
@@ -271,7 +274,7 @@ class RunRecorder:
                     owner=Owner(tenant=tenant, execution_id=execution_id),
                     trail=run.trail,
                 )
-            # Until the claim is durable, the last owner may still write.
+            # Until the claim is durable, the previous owner may still write.
             await run.journal.flush()
             if not assignment.resumes:
                 context.record = run.journal.record

@@ -1,4 +1,4 @@
-"""What a model thinks of one candidate: the probability that it solves its task, and its verdict on rubric items."""
+"""A model's scores of one candidate: the probability that it solves its task, and verdicts on rubric items."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, Field
 
 from swe_ai_fleet.agents.budget import Budget
 from swe_ai_fleet.agents.judging import room_for
-from swe_ai_fleet.agents.prompting import Fence, changed_tests, evidence, wishes
+from swe_ai_fleet.agents.prompting import Fence, changed_lines, changed_tests, evidence, request_sections
 from swe_ai_fleet.agents.recorded_run import read_run
 from swe_ai_fleet.agents.run_deps import RunContext, RunDeps, RunEnding, RunRecorder, short_limits
 from swe_ai_fleet.agents.spec import RecordedQuestions
@@ -32,7 +32,7 @@ from swe_ai_fleet.tools.truncation import beginning
 
 TOP_LOGPROBS = 20
 LEAST_MASS = 0.5
-"""Of the probability of all first words, yes and no have so much together at least, or the reply is no answer."""
+"""The least probability of yes and no together as the first word; below that, the reply is no answer."""
 QUESTION = "Does the change solve the task as it is written, completely and without breaking anything?"
 BY_WORD = "Answer with one word: yes or no."
 BY_SCHEMA = 'Answer with one JSON object: {"probability": the probability, from 0 to 1, that the answer is yes}'
@@ -43,7 +43,7 @@ SCHEMA = {
     "additionalProperties": False,
 }
 _BLANKS = " \t\r\n▁Ġ"
-"""Blanks at both ends of tokens, as some servers write them, too."""
+"""Blanks around tokens, including those that some tokenizers write as other characters."""
 _TASK_CHARS = 16_000
 _LEAST_CHARS = 400
 _LAST_CALLS = 30
@@ -56,9 +56,9 @@ _DIFF_SHARE = 0.5
 
 
 def yes_share(likely: Sequence[tuple[str, float]]) -> float | None:
-    """`p(yes) / (p(yes) + p(no))` of a reply's first token, whatever its case and blanks, by natural log-probabilities.
+    """`p(yes) / (p(yes) + p(no))` of a reply's first token, in any case, from natural log-probabilities.
 
-    None where the two have less than `LEAST_MASS` together: the model says something else first.
+    None if the two have less than `LEAST_MASS` together: the reply starts with another word.
     """
     words = [(token.strip(_BLANKS).lower(), exp(logprob)) for token, logprob in likely]
     yes, no = (fsum(share for word, share in words if word == answer) for answer in ("yes", "no"))
@@ -66,7 +66,7 @@ def yes_share(likely: Sequence[tuple[str, float]]) -> float | None:
 
 
 def probability_in(texts: Sequence[str]) -> float:
-    """The probability that an answer names. Raises ValueError where it names none from 0 to 1, or several."""
+    """The probability in an answer. Raises ValueError if there is none from 0 to 1, or several."""
     probabilities = {
         float(value)
         for text in texts
@@ -96,8 +96,8 @@ class ScoreRun:
     async def run(self, assignment: ScoreAssignment, clone: Clone) -> VerifierScore:
         """The verifier model's score of a candidate.
 
-        Faults of the model, unusable answers and spent limits are scores with an error. A scoring that had not come to
-        its end begins anew: it is a request or two. Raises as `RunRecorder.run` does.
+        Faults of the model, unusable answers and reached limits are scores with an error. An interrupted scoring starts
+        over: it is a request or two. Raises as `RunRecorder.run` does.
         """
         scoring = _Scoring(self.recorder, assignment, clone.environment.key)
         return await self.recorder.run(assignment, clone, scoring.work)
@@ -115,7 +115,7 @@ class _Scoring:
         self._assignment = assignment
         self._environment = environment
         self._mask = recorder.deps.mask
-        self._patch = self._did = ""
+        self._patch = self._trajectory = ""
         self._room = 0
 
     async def work(self, run: RunContext) -> RunEnding[VerifierScore]:
@@ -139,14 +139,14 @@ class _Scoring:
         return RunEnding(value=score, stop_reason=reason, usage=score.usage, error=score.error)
 
     async def _open(self, run: RunContext, budget: Budget) -> tuple[RecordedQuestions, ModelCapabilities]:
-        """The model and what it can do; what is to be shown is read. Raises ModelError, InvalidRequest, NotFound."""
+        """Open the model; read the patch and the author's run. Raises ModelError, InvalidRequest, NotFound."""
         assignment, candidate, task = self._assignment, self._assignment.candidate, self._assignment.task
         if candidate.artifacts.patch is not None:
             self._patch = (await self._recorder.blobs.get(candidate.artifacts.patch)).decode("utf-8", "replace")
         work = await read_run(self._recorder.log, task.tenant, assignment.execution_id, candidate.agent_id)
-        self._did = trajectory(work, candidate.summary)
+        self._trajectory = trajectory(work, candidate.summary)
         perspective = Perspective(model_profile=VERIFIER_PROFILE)
-        # The log keeps no probabilities of replies that could be counted once more.
+        # Asked anew, since the log does not keep the probabilities of earlier replies.
         opened = await RecordedQuestions.opened(
             run, task, perspective, budget, environment=self._environment, anew=True
         )
@@ -154,9 +154,9 @@ class _Scoring:
         return opened
 
     async def _ask(self, questions: RecordedQuestions, *, logprobs: bool) -> float:
-        """The score, by log-probabilities where the server gives them. Raises ValueError, ModelError, _LimitReached."""
+        """The score, by log-probabilities if the server gives them. Raises ValueError, ModelError, _LimitReached."""
         if logprobs:
-            # A server's own temperature would make its probabilities other than the model's.
+            # A server's default temperature would distort the probabilities.
             sampling = Sampling(temperature=1.0, max_tokens=1)
             request = ModelRequest((), sampling=sampling, top_logprobs=TOP_LOGPROBS)
             reply = await self._reply(questions, BY_WORD, request)
@@ -179,29 +179,28 @@ class _Scoring:
         return opening("score", list(self._sections(form)), warning=self._fence.warning)
 
     def _sections(self, form: str) -> Iterator[tuple[str, str]]:
-        """What the request is made of; the question comes last, so that all before it is the same in both forms."""
+        """The sections of the request; the question comes last, so that both forms share all bytes before it."""
         report, artifacts, fence = self._assignment.report, self._assignment.candidate.artifacts, self._fence
         part = max(_LEAST_CHARS, self._room // 12)
-        for title, text in wishes(self._assignment.task):
+        for title, text in request_sections(self._assignment.task):
             yield title, beginning(self._mask(text), min(_TASK_CHARS, self._room // 4))
-        changed = f"{artifacts.insertions} lines added, {artifacts.deletions} removed"
-        yield "The change", f"{changed}:\n{fence(self._patch, self._room // 2)}"
+        yield "The change", f"{changed_lines(artifacts)}:\n{fence(self._patch, self._room // 2)}"
         yield "What the checks said", evidence(report, fence, part)
         if report.foreign is not None:
             yield "What the verdict rests on", fence("\n".join(report.reasons), part // 2)
         yield "Old tests that it changed, before and after", changed_tests(report, fence, part // 2)
-        yield "How its author went about it", fence(self._did, part)
+        yield "How its author went about it", fence(self._trajectory, part)
         yield "Question", f"{QUESTION} {form}"
 
     @property
     def _fence(self) -> Fence:
         patch = self._assignment.candidate.artifacts.patch
-        # The digest depends on the very text, so nobody can write the fence's word into it.
-        return Fence(self._mask, self._assignment.execution_id, self._did, patch.digest if patch else "")
+        # The digest depends on the text itself, so nobody can write the fence's word into it.
+        return Fence(self._mask, self._assignment.execution_id, self._trajectory, patch.digest if patch else "")
 
 
 def _number(value: object) -> object:
-    """An item's number, which models also write as `Item 2` or `2.`."""
+    """The number of an item; models also write `Item 2` or `2.`."""
     if isinstance(value, str):
         digits = "".join(letter if letter.isdigit() else " " for letter in value[:20]).split()
         return int(digits[0]) if digits else value
@@ -222,7 +221,7 @@ class RubricShape(Shape):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RubricOpinion:
-    """A model's verdict on each item, untrusted text, and what it cost. Without an answer `error` says why."""
+    """A model's verdicts on the items (untrusted text), and its usage. Without an answer, `error` says why."""
 
     verdicts: tuple[ItemShape, ...] = ()
     model: str = ""
@@ -239,7 +238,7 @@ class RubricJudge:
     async def opinion(
         self, assignment: CheckAssignment, items: Sequence[str], diff: str, report: CheckReport
     ) -> RubricOpinion:
-        """What the model says of each item. Faults of the model and unusable answers are opinions with an error."""
+        """The model's verdicts on the items. Faults of the model and unusable answers are opinions with an error."""
         task, mask = assignment.task, self.deps.mask
         trail = AuditTrail(execution_id=assignment.execution_id, agent_id=f"rubric-{assignment.candidate_id}")
         budget = Budget(Limits(timeout_seconds=MAX_SECONDS))

@@ -15,7 +15,7 @@ from swe_ai_fleet.agents.model_middleware import CheckpointingModel, CheckpointP
 from swe_ai_fleet.agents.opening import BaselineNews, RevisionPrompt, opening_messages
 from swe_ai_fleet.agents.planning.plan_run import PlanRules, drive
 from swe_ai_fleet.agents.prompting import rendered
-from swe_ai_fleet.agents.results import fails_before, last_tests
+from swe_ai_fleet.agents.results import last_tests, tests_show_change
 from swe_ai_fleet.agents.run_deps import RunContext
 from swe_ai_fleet.agents.spec import AgentSpec, RunResources
 from swe_ai_fleet.agents.sub_agents.exploring import sub_agents_used
@@ -50,10 +50,10 @@ _PROPOSE = (
 
 @dataclass(frozen=True, kw_only=True)
 class Consent:
-    """How a run asks people where its task wants them asked; they have `timeout_seconds` (0: for ever).
+    """How a run asks people for the approvals that its task requires; they have `timeout_seconds` (0: for ever).
 
-    Without an `approver` in this process the log is asked, and the run ends until somebody has decided. Where its
-    workspace cannot be kept until then, what would wait is refused.
+    Without an `approver` in this process, the request goes to the log, and the run ends until it is decided. If the
+    workspace cannot be stored until then, calls that need approval are refused.
     """
 
     approver: Approver | None = None
@@ -81,8 +81,11 @@ class Solution:
 
 
 class Solver(AgentSpec[Solution]):
-    """An agent that solves a task in a clone, stored while the model thinks, every `checkpoint_seconds` at most (None:
-    never). It stands as the run left it, or holds the author's earlier work where there is a revision."""
+    """An agent that solves a task in a clone.
+
+    The clone is checkpointed during calls to the model, at most every `checkpoint_seconds` (None: never). It is as an
+    earlier process left it; for a `revision` it has the author's earlier candidate.
+    """
 
     def __init__(
         self,
@@ -111,11 +114,12 @@ class Solver(AgentSpec[Solution]):
         self._news = BaselineNews(baselines=run.deps.baselines, task=task, environment=clone.environment, mask=mask)
         self._gate: PolicyGate | None = None
         self._notes: tuple[str, ...] = ()
-        self._looked: tuple[Step | None, Diff] = None, Diff(patch=b"")
+        # The step of a last look, and the diff that it was made with.
+        self._last_diff: tuple[Step | None, Diff] = None, Diff(patch=b"")
 
     @asynccontextmanager
     async def tools(self, resources: RunResources) -> AsyncGenerator[Toolbox]:
-        self._at_hand = resources
+        self._resources = resources
         self._searched = searches_in(self._run.earlier.steps)
         async with open_toolkits(self._clone, resources.pipeline, self._run.deps.access, self.task) as toolset:
             if isinstance(tests := toolset.toolkits.get(TestTool.name), TestTool):
@@ -127,7 +131,7 @@ class Solver(AgentSpec[Solution]):
         task, revision, deps = self.task, self._revision, self._run.deps
         opening = revision.first if revision is not None else ()
         if not opening:
-            # What is only shown before may be of another commit, or told in other words.
+            # A preview of the opening may be for another commit or another text under the same ids.
             key = (task.tenant, task.execution_id, self._commit, task.description)
             facts = await deps.facts.of(key, self._clone, focus=task.description)
             opening = opening_messages(
@@ -136,7 +140,7 @@ class Solver(AgentSpec[Solution]):
                 limits=resources.pipeline.limits,
                 perspective=self.perspective,
                 notes=self._notes,
-                facts=facts.as_wanted(task.context_options),
+                facts=facts.selected(task.context_options),
                 mask=self._mask,
                 background=self._background,
             )
@@ -154,7 +158,7 @@ class Solver(AgentSpec[Solution]):
             model = CheckpointingModel(model=model, trail=run.trail, checkpoints=policy, step=len(parts.steps))
         history = History(
             run.earlier.messages,
-            context_tokens=self._at_hand.capabilities.max_model_len,
+            context_tokens=self._resources.capabilities.max_model_len,
             summarise=summariser(model, parts.budget),
             pins=self._pins,
         )
@@ -174,27 +178,27 @@ class Solver(AgentSpec[Solution]):
         )
 
     async def read(self, parts: RunParts, trajectory: Trajectory) -> Solution:
-        model = self._at_hand.capabilities.model
+        model = self._resources.capabilities.model
         if trajectory.stop_reason is StopReason.AWAITING_APPROVAL:
             return Solution(trajectory=trajectory, diff=Diff(patch=b""), commit="", branch="", model=model)
         if trajectory.stop_reason is StopReason.REJECTED and self._gate is not None:
             trajectory = replace(trajectory, error=self._gate.rejection)
-        # Where nothing was called since an answer was looked at, the clone is as it was then.
-        answer, diff = self._looked
-        if answer is None or trajectory.steps[-1] is not answer:
+        # The clone has not changed since the last look if that was at the last step.
+        step, diff = self._last_diff
+        if step is None or trajectory.steps[-1] is not step:
             diff = await self._clone.diff()
         commit, branch = await self._clone.head()
         return Solution(trajectory=trajectory, diff=diff, commit=commit, branch=branch, model=model)
 
     async def _last_look(self, steps: Sequence[Step]) -> str:
-        """What a developer is told who ends without a change, or without a test that shows it; empty for all others."""
+        """The objection to a developer's answer without a change, or without a test that shows it; else empty."""
         task, environment = self.task, self._clone.environment
         if task.role is not Role.DEV or not task.enable_tools or self._revision is not None:
             return ""
-        if fails_before(steps, await self._news.run()):
+        if tests_show_change(steps, await self._news.run()):
             return ""
         diff = await self._clone.diff()
-        self._looked, files = (steps[-1], diff), diff.files
+        self._last_diff, files = (steps[-1], diff), diff.files
         untested = environment.test_command and any(map(language_of, files)) and not any(map(is_test, files))
         if files and not untested:
             return ""
@@ -207,8 +211,8 @@ class Solver(AgentSpec[Solution]):
         return self._mask(text)
 
     def _toolbox(self, toolset: Toolset) -> Toolbox:
-        task, resources, deps, steps = self.task, self._at_hand, self._run.deps, self._run.earlier.steps
-        others = SubAgentTools(
+        task, resources, deps, steps = self.task, self._resources, self._run.deps, self._run.earlier.steps
+        sub_agents = SubAgentTools(
             self._clone,
             resources.pipeline,
             model=resources.model,
@@ -220,12 +224,12 @@ class Solver(AgentSpec[Solution]):
             used=sub_agents_used(steps),
             searched=self._searched,
         )
-        kits: dict[str, Toolkit] = {**toolset.toolkits, others.name: others}
+        kits: dict[str, Toolkit] = {**toolset.toolkits, sub_agents.name: sub_agents}
         if task.memory.write:
             notes = RememberingTools(self._clone, resources.pipeline, noted=noted_in(steps))
             kits[notes.name] = notes
         named_tools = {*task.tools, *task.constraints.allowed_tools, *(("search_memory",) if task.memory.read else ())}
-        idle, unlisted = idle_sub_agents(task.role, named_tools, can_research=others.can_research)
+        idle, unlisted = idle_sub_agents(task.role, named_tools, can_research=sub_agents.can_research)
         return Toolbox(
             kits,
             resources.pipeline,
@@ -256,7 +260,7 @@ class Solver(AgentSpec[Solution]):
         )
 
     async def _pins(self) -> Sequence[str]:
-        """What a condensed history must still say: the approved plan, and the changes in the workspace."""
+        """Texts that a condensed history must contain: the approved plan, and the changes in the workspace."""
         plan = self._gate.approved if self._gate is not None else ""
         diff = await self._clone.diff()
         changes = "Nothing is changed in the workspace so far."
@@ -267,7 +271,7 @@ class Solver(AgentSpec[Solution]):
 
 
 def check_tools(task: Task, access: ToolAccess) -> None:
-    """Whether a task gets the tools it names, and what else it asks for. Raises InvalidRequest naming its field."""
+    """Check that the tools, hosts and servers that a task names exist. Raises InvalidRequest naming the field."""
     access.hosts(task.constraints)
     servers = {server.name for server in access.servers(task.constraints)}
     limits = task.constraints
@@ -283,7 +287,7 @@ def check_tools(task: Task, access: ToolAccess) -> None:
     tool_names |= servers | {PLUGINS, FINAL_ANSWER.name, REQUEST_TOOLS}
     for field, names in named.items():
         for number, name in enumerate(names):
-            # What a server has is known once it is asked.
+            # The tools of a server are only known once it is connected.
             if name not in tool_names and not any(name.startswith(f"{server}_") for server in servers):
                 place = f"{'' if field == 'tools' else 'constraints.'}{field}[{number}]"
                 raise InvalidRequest(f"there is no tool {name[:64]!r}", field=place, hint=nearest(name, tool_names))
@@ -291,7 +295,7 @@ def check_tools(task: Task, access: ToolAccess) -> None:
 
 def policy_of(task: Task) -> Policy:
     allowed = frozenset(task.tools) | frozenset(task.constraints.allowed_tools)
-    # What a task asks for in so many words need not be named among its tools again.
+    # Tools that other fields of the task ask for need not be among its tools as well.
     also = {
         PROPOSE: task.approval is ApprovalPolicy.PLAN,
         REMEMBER: task.memory.write,

@@ -1,5 +1,5 @@
-"""What every agent run does: an `AgentSpec` says what one kind of agent is told, what it can call and how its answer is
-read; `run_agent` does the rest. Agents that call nothing answer `RecordedQuestions`.
+"""What every agent run does: an `AgentSpec` has the prompt, the tools and the reading of the answer of one kind of
+agent; `run_agent` does the rest. Agents without tools answer `RecordedQuestions`.
 """
 
 from __future__ import annotations
@@ -15,9 +15,7 @@ from swe_ai_fleet.agents.agent_run import AgentRun, Rules, RunParts, ends_with_s
 from swe_ai_fleet.agents.budget import Budget
 from swe_ai_fleet.agents.history import History
 from swe_ai_fleet.agents.loop_guard import LoopGuard
-from swe_ai_fleet.agents.recorded_run import (
-    resume,
-)
+from swe_ai_fleet.agents.recorded_run import resume
 from swe_ai_fleet.agents.run_deps import RunContext
 from swe_ai_fleet.agents.structured_output import Questions
 from swe_ai_fleet.agents.toolbox import Toolbox, first_line
@@ -34,16 +32,16 @@ from swe_ai_fleet.tools.policy import Policy
 
 T = TypeVar("T")
 OBSERVATION_CHARS = 16_000
-ASKED_AGAIN = "asked again"  # A `HistoryCondensed`'s method: the question is put in other words.
+ASKED_AGAIN = "asked again"  # A `HistoryCondensed`'s method: the question was rephrased.
 _CHARS_PER_TOKEN = 4
 LOOKING_AROUND = Rules(max_reminders=0, max_tool_errors=6, answer_at_limit=True)
-"""For an agent that looks around and answers: its first reply without a call is the answer."""
+"""For an agent that only reads and answers: its first reply without a call is the answer."""
 _ANY = Perspective()
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunResources:
-    """What a run has once its model is known; all its tools go through the pipeline."""
+    """The model of a run, and the pipeline that all its tool calls go through."""
 
     model: ChatModel
     capabilities: ModelCapabilities
@@ -52,10 +50,10 @@ class RunResources:
 
 @dataclass(kw_only=True, eq=False)
 class AgentSpec(ABC, Generic[T]):
-    """One kind of agent: what it is told, what it can call, what ends it, and how its answer is read.
+    """One kind of agent: its prompt, its tools, what ends it, and how its answer is read.
 
     The budget's clock starts, at the model's prices, once the model is known. Unless the run is `lasting`, neither
-    workspace nor whole results are kept: each process of it has the workspace anew.
+    the workspace nor whole results are stored: each process of the run starts with a fresh workspace.
     """
 
     task: Task
@@ -69,22 +67,22 @@ class AgentSpec(ABC, Generic[T]):
 
     @abstractmethod
     def tools(self, resources: RunResources) -> AbstractAsyncContextManager[Toolbox]:
-        """What it can call, until the context ends."""
+        """The agent's tools, which work until the context ends."""
 
     @abstractmethod
     async def opening(self, resources: RunResources, toolbox: Toolbox) -> Sequence[Message]:
-        """Its first messages; of a run that goes on they stand in the log."""
+        """The first messages. Not called for a resumed run: its log has them."""
 
     async def drive(self, parts: RunParts) -> Trajectory:
         return await AgentRun(parts).drive()
 
     @abstractmethod
     async def read(self, parts: RunParts, trajectory: Trajectory) -> T:
-        """What comes of its work, while its tools are still there."""
+        """The result of the run; the tools still work."""
 
 
 async def opening_of(spec: AgentSpec[Any], run: RunContext) -> Opening:
-    """What an agent would begin with. Raises as `run_agent` does before the first message."""
+    """The messages and tools that an agent would start with. Raises as `run_agent` does before the first message."""
     resources = await _resources(spec, run)
     async with spec.tools(resources) as toolbox:
         system, task = await spec.opening(resources, toolbox)
@@ -107,8 +105,8 @@ async def _resources(spec: AgentSpec[Any], run: RunContext) -> RunResources:
 async def run_agent(spec: AgentSpec[T], run: RunContext) -> T:
     """Run an agent to its end, from its first message or from where an earlier process left it.
 
-    Raises what the spec's methods raise, ModelError where the model cannot be asked what it can do, InvalidRequest for
-    a model that is not there. Model faults later and spent limits are stop reasons of the trajectory.
+    Raises what the spec's methods raise, ModelError if the model's capabilities cannot be read, InvalidRequest for
+    an unknown model. Model faults later and spent limits are stop reasons of the trajectory.
     """
     if run.keeper is not None:
         run.earlier = await resume(run.earlier, run.keeper, lasting=spec.lasting)
@@ -136,7 +134,7 @@ async def run_agent(spec: AgentSpec[T], run: RunContext) -> T:
             budget=spec.budget,
             rules=spec.rules,
             journal=run.journal,
-            # The last step is still to be judged where nothing was said since.
+            # A last step without a message after it has not been judged yet; `AgentRun` shows it to the guard.
             guard=LoopGuard(toolbox.specs, earlier=steps[:-1] if ends_with_step(history) else steps),
             sampling=sampling,
             steps=steps,
@@ -145,10 +143,10 @@ async def run_agent(spec: AgentSpec[T], run: RunContext) -> T:
 
 
 class RecordedQuestions(Questions):
-    """The questions of a run that consists of nothing else.
+    """The questions of a run without tools.
 
-    What a model replied in an earlier process counts as if it replied now, so what is asked must follow from what was
-    replied before.
+    Replies that an earlier process got are returned again instead of asking the model, so each question may depend on
+    nothing but earlier replies.
     """
 
     def __init__(
@@ -160,12 +158,12 @@ class RecordedQuestions(Questions):
         if anew or earlier.started is None or (ended is not None and ended.stop_reason is not StopReason.CANCELLED):
             earlier = replace(earlier, started=None, messages=(), steps=())
         else:
-            # What is replied again is spent again.
+            # Replayed replies are charged again.
             budget.usage = Usage(duration_ms=budget.usage.duration_ms)
         self.opening = earlier.started.messages if earlier.started is not None else ()
-        """What the run began with in an earlier process; empty where it begins here."""
-        self._replied, self._last = deque(earlier.steps), earlier.messages[-1:]
-        self._shown: Sequence[Message] = self.opening
+        """The run's first messages in an earlier process; empty in a new run."""
+        self._replies, self._last = deque(earlier.steps), earlier.messages[-1:]
+        self._asked: Sequence[Message] = self.opening
 
     @classmethod
     async def opened(
@@ -178,7 +176,7 @@ class RecordedQuestions(Questions):
         environment: str = "",
         anew: bool = False,
     ) -> tuple[RecordedQuestions, ModelCapabilities]:
-        """Questions to the model of a run, and what it can do. Raises ModelError, InvalidRequest (there is none)."""
+        """Questions to the model of a run, and its capabilities. Raises ModelError, InvalidRequest (unknown model)."""
         model, capabilities = await run.model(task, perspective, budget)
         started = RunStarted(
             role=task.role,
@@ -193,37 +191,37 @@ class RecordedQuestions(Questions):
         return cls(run, model, budget, started=started, anew=anew), capabilities
 
     def begin(self, messages: tuple[Message, ...], method: str = ASKED_AGAIN) -> tuple[Message, ...]:
-        if not self._stands(messages[-1]):
-            if not self._shown:
+        if not self._is_recorded(messages[-1]):
+            if not self._asked:
                 self._run.begin(replace(self._started, messages=messages))
             else:
                 before, after = (
-                    sum(len(message.content) for message in some) // _CHARS_PER_TOKEN
-                    for some in (self._shown, messages)
+                    sum(len(message.content) for message in prompt) // _CHARS_PER_TOKEN
+                    for prompt in (self._asked, messages)
                 )
                 self._run.post(
                     HistoryCondensed(
                         step=self.step, method=method, messages=messages, tokens_before=before, tokens_after=after
                     )
                 )
-        self._shown = messages
+        self._asked = messages
         return messages
 
     def add(self, message: UserMessage) -> None:
-        if not self._stands(message):
+        if not self._is_recorded(message):
             super().add(message)
 
     async def reply(self, request: ModelRequest) -> ModelReply:
-        if not self._replied:
+        if not self._replies:
             return await super().reply(request)
-        step = self._replied.popleft()
+        step = self._replies.popleft()
         self.budget.settle(step.usage)
         self.step += 1
         return ModelReply(message=step.reply, finish_reason="stop", usage=step.usage)
 
-    def _stands(self, message: Message) -> bool:
-        """Whether the log has a message that is told next."""
-        if self._replied:
+    def _is_recorded(self, message: Message) -> bool:
+        """Whether an earlier process has recorded the message that is sent next."""
+        if self._replies:
             return True
         last, self._last = self._last, ()
         return last == (message,)

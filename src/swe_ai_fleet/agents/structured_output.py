@@ -1,4 +1,4 @@
-"""Structured output: a model is asked for an answer in a form, which is read loosely; if need be it is asked again."""
+"""Structured output: a model is asked for an answer with a schema; the answer is read leniently, or asked for again."""
 
 from __future__ import annotations
 
@@ -36,11 +36,12 @@ _CHARS_PER_TOKEN = 4
 
 @dataclass(frozen=True, kw_only=True)
 class AnswerForm(Generic[T]):
-    """The form in which an answer is asked for.
+    """The form of an answer.
 
     Attributes:
-        read: Makes of the texts in which the answer may stand what it means. Raises ValueError with what is wrong.
-        again: What the model is told where it could not be read; names the `{problem}`.
+        read: Reads the answer from the texts of a reply. Raises ValueError with the problem.
+        again: The message for another attempt after an unreadable answer, with a `{problem}`.
+        attempts: How many replies are asked for at most.
     """
 
     schema: Mapping[str, object]
@@ -50,7 +51,7 @@ class AnswerForm(Generic[T]):
 
 
 class Questions:
-    """Questions to one model, out of one budget."""
+    """Questions to one model, paid from one budget."""
 
     def __init__(self, model: ChatModel, budget: Budget, journal: Journal | None = None, *, step: int = 0) -> None:
         self.model, self.budget = model, budget
@@ -58,7 +59,7 @@ class Questions:
         self.step: int = step
 
     async def reply(self, request: ModelRequest) -> ModelReply:
-        """The reply to a request, recorded and paid for. Raises ModelError."""
+        """The reply to a request, recorded and charged to the budget. Raises ModelError."""
         began = time.monotonic()
         reply = await self.model.reply(request)
         self.budget.settle(reply.usage)
@@ -73,7 +74,7 @@ class Questions:
             self._journal.post(MessageAdded(step=self.step, message=message))
 
     async def answer(self, messages: Sequence[Message], form: AnswerForm[T], sampling: Sampling | None = None) -> T:
-        """What the model answers. Raises ValueError with what is wrong with its last reply, ModelError."""
+        """The model's answer. Raises ValueError with the problem of its last reply, ModelError."""
         conversation, attempt = list(messages), 0
         while True:
             reply = await self.reply(ModelRequest(conversation, (), sampling or Sampling(), schema=form.schema))
@@ -127,13 +128,13 @@ def keyed_by(name: str) -> BeforeValidator:
 
 
 Text = Annotated[str, BeforeValidator(as_text)]
-Said = Annotated[str, BeforeValidator(as_text), Field(min_length=1)]
+NonEmptyText = Annotated[str, BeforeValidator(as_text), Field(min_length=1)]
 Texts = Annotated[list[str], BeforeValidator(as_texts)]
 Steps = Annotated[list[str], BeforeValidator(as_texts), Field(min_length=1)]
 
 
 class Shape(BaseModel):
-    """What one kind of sub-agent answers with; further keys are overlooked."""
+    """The fields of an answer; further keys are ignored."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -147,7 +148,9 @@ class VerdictShape(Shape):
     is_feasible: Annotated[bool, BeforeValidator(_as_bool)] = Field(
         description="Whether the plan works as it stands and meets every criterion."
     )
-    feedback: Said = Field(description="What is wrong or missing, step by step, and how to fix it; what was checked.")
+    feedback: NonEmptyText = Field(
+        description="What is wrong or missing, step by step, and how to fix it; what was checked."
+    )
 
 
 class ScheduleShape(Shape):
@@ -156,7 +159,7 @@ class ScheduleShape(Shape):
 
 
 class OutputShape(Shape):
-    output: Said = Field(description="The output itself, whole, in the asked format.")
+    output: NonEmptyText = Field(description="The output itself, whole, in the asked format.")
 
 
 class GapAnswer(Shape):
@@ -165,14 +168,14 @@ class GapAnswer(Shape):
 
 
 def _as_answers(value: object) -> object:
-    """Answers under their gaps, which models write as an object too."""
+    """A list of answers; models also write an object with the gaps as keys."""
     if not is_mapping(value):
         return value
     return [part if is_mapping(part) else {"gap": gap, "answer": part} for gap, part in value.items()]
 
 
 class ResearchShape(Shape):
-    summary: Said = Field(description="What was found out, with the addresses it comes from.")
+    summary: NonEmptyText = Field(description="What was found out, with the addresses it comes from.")
     answers: Annotated[list[GapAnswer], BeforeValidator(_as_answers)] = Field(description="One for each gap.")
     data_points: Texts = Field(default=[], description="Single facts: numbers, names, versions, dates.")
 
@@ -181,12 +184,12 @@ S = TypeVar("S", bound=Shape)
 
 
 def schema_of(shape: type[Shape]) -> dict[str, object]:
-    """The JSON schema of a shape, in the form that servers can hold a reply to."""
+    """The JSON schema of a shape, in the strict form that servers can enforce."""
     return _closed(parameters_schema(shape))
 
 
 def _closed(schema: Any) -> Any:
-    """Every object of the schema with all of its properties required and no others."""
+    """The schema with all properties of every object required, and no others allowed."""
     if is_list(schema):
         return [_closed(part) for part in schema]
     if not is_object(schema):
@@ -198,9 +201,9 @@ def _closed(schema: Any) -> Any:
 
 
 def read(shape: type[S], *candidates: object) -> S:
-    """The first of the candidates (texts, parsed values) that a shape can be read from. Raises ValueError saying why.
+    """The shape, from the first of the candidates (texts, parsed values) that has it. Raises ValueError saying why not.
 
-    In a text any JSON object will do: in a fence, behind an introduction, inside another one.
+    In a text, the JSON object may be in a code block, after an introduction, or inside another object.
     """
     problem = "there is no JSON object in it"
     for candidate in candidates:
@@ -214,7 +217,7 @@ def read(shape: type[S], *candidates: object) -> S:
 
 
 def objects_in(candidate: object) -> Iterator[Mapping[str, object]]:
-    """The JSON objects in a value or a text, and those directly inside of them."""
+    """The JSON objects in a value or a text, and the objects directly inside them."""
     if isinstance(candidate, str):
         for value in _decoded(candidate[:_MAX_READ_CHARS]):
             yield from objects_in(value)
@@ -224,7 +227,7 @@ def objects_in(candidate: object) -> Iterator[Mapping[str, object]]:
             if is_mapping(part):
                 yield part
             elif isinstance(part, str) and part.lstrip().startswith(("{", "```")):
-                yield from (value for value in _decoded(part[:_MAX_READ_CHARS]))
+                yield from _decoded(part[:_MAX_READ_CHARS])
 
 
 def _decoded(text: str) -> Iterator[Mapping[str, object]]:
@@ -250,9 +253,9 @@ async def reply_in_shape(
     budget: Budget,
     check: Callable[[S], str] | None = None,
 ) -> S:
-    """What the model answers, in the shape; `check` says what else is wrong with it, an empty text: nothing.
+    """The model's answer, in the shape; `check` returns a further problem with it, or an empty text.
 
-    Raises ToolFailure naming a time-out, a fault, a limit or an odd answer.
+    Raises ToolFailure for a time-out, a fault of the model, a reached limit or an unusable answer.
     """
 
     def checked(texts: Sequence[str]) -> S:
@@ -261,7 +264,7 @@ async def reply_in_shape(
             raise ValueError(problem)
         return answer
 
-    questions = Questions(_Thrifty(model, budget), budget)
+    questions = Questions(_BudgetedModel(model, budget), budget)
     try:
         async with budget.time_limit():
             return await questions.answer(messages, AnswerForm(schema=schema_of(shape), read=checked, again=AGAIN))
@@ -276,8 +279,8 @@ async def reply_in_shape(
 
 
 @dataclass(frozen=True)
-class _Thrifty(ModelWrapper):
-    """A model that is asked for no more than its budget has left. Raises ToolFailure where that is not enough."""
+class _BudgetedModel(ModelWrapper):
+    """A model asked for no more tokens than its budget has left. Raises ToolFailure if these do not pay the prompt."""
 
     model: ChatModel
     budget: Budget
@@ -289,7 +292,7 @@ class _Thrifty(ModelWrapper):
             raise ToolFailure(
                 f"the sub-agent's question has about {prompt} tokens and its budget {tokens_left}; ask for less"
             )
-        # A server refuses to be asked for more than its context holds, so the limit is sent only where it binds.
+        # Servers refuse a limit beyond their context, so one is only sent if the budget is smaller.
         context = (await self.model.probe()).max_model_len
         bound = None if tokens_left is None or tokens_left >= context > 0 else tokens_left - prompt
         return await self.model.reply(replace(request, sampling=Sampling(max_tokens=bound)))
@@ -298,9 +301,9 @@ class _Thrifty(ModelWrapper):
 def opening(
     template: str, sections: Sequence[tuple[str, str]], *, warning: str = "", **facts: object
 ) -> tuple[Message, ...]:
-    """The system message of a template and a user message of titled sections (data), empty ones left out.
+    """The system message of a template and a user message of titled sections (data), without empty ones.
 
-    Equal facts give system messages of equal bytes: what differs between requests stands in the user message.
+    Equal facts give byte-identical system messages: what differs between requests is in the user message.
     """
     filled = [(title, text.strip()) for title, text in sections if text.strip()]
     system, user = rendered(template, **facts), rendered("sub_request", sections=filled, warning=warning)

@@ -1,4 +1,4 @@
-"""Tool calls as open models write them: as JSON values, and in each notation from where its opening mark ends."""
+"""Parsing tool calls that open models write as text: JSON values, and the notations of model families."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OPENING = re.compile(
     r"|(?P<bracket>\[TOOL_CALLS\])"
     r"|(?P<special><[|\uff5c]tool[\u2581_]call[\u2581_]begin[|\uff5c]>)"
 )
-# Possessive, all of them: white space without end must not be walked twice.
+# All possessive: endless white space must not be scanned twice.
 _CLOSING = re.compile(
     r"(?:\s*+(?:</(?:tool_?calls?|function_?calls?|function|invoke|minimax:tool_call)>"
     r"|<[|\uff5c](?:tool[\u2581_]calls?(?:_section)?[\u2581_]end|eom_id|eot_id|im_end)[|\uff5c]>))++"
@@ -42,7 +42,7 @@ _KEY = re.compile(r"\s*+<arg_key>([^<>]{1,200}+)</arg_key>\s*+<arg_value>")
 _NAME = re.compile(r"""["']name["']\s*+:\s*+["']([^"'\\\s]{1,200})["']""")
 _ARGUMENTS = re.compile(r"""["'](?:arguments|parameters)["']\s*+:\s*+""")
 _MOST_MARKS = 256
-_MOST_WALKS = 8
+_MOST_SCANS = 8
 _SMALL = 100_000
 _THOUGHT_ENDS = ("</think>", "</thinking>")
 
@@ -56,8 +56,8 @@ class RawToolCall:
 
 
 def decode(text: str, start: int) -> tuple[object, int]:
-    """The JSON value at a place and where it ends (by its own rules, so that an argument may contain a closing tag);
-    where there is none, None and minus the place that spoilt it."""
+    """The JSON value at a position and its end, by JSON's own rules, so that an argument may contain a closing tag. If
+    there is none: None, and minus the position of the error."""
     space = _SPACE.match(text, start)
     begin = space.end() if space else start
     try:
@@ -69,7 +69,7 @@ def decode(text: str, start: int) -> tuple[object, int]:
 
 
 def calls_in(value: object) -> list[RawToolCall] | None:
-    """The calls that a JSON value stands for, in any of the usual shapes; None where it stands for none."""
+    """The calls in a JSON value, in any of the usual shapes; None if it is none."""
     calls: list[RawToolCall] = []
     for item in items_of(value):
         fields = mapping(item)
@@ -86,7 +86,7 @@ def calls_in(value: object) -> list[RawToolCall] | None:
 
 
 def is_call(value: object) -> bool:
-    """Whether a value that stands alone, with no mark that announces a call, can't well be anything else."""
+    """Whether a JSON value without a mark around it is certainly a tool call."""
     for item in items_of(value):
         fields = mapping(item)
         arguments = fields.get("arguments", fields.get("parameters"))
@@ -107,23 +107,23 @@ def items_of(value: object) -> list[object]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedCalls:
-    """Calls that end at `end`, closing marks included; none where a mark only wraps others."""
+    """Calls that end at `end`, closing marks included; no calls if the mark only wraps others."""
 
     end: int
     calls: tuple[RawToolCall, ...] = ()
 
 
 class DialectReader:
-    """Reads calls out of one text. `walked` counts the characters looked at, so that a caller can stop in time."""
+    """Reads calls from one text. `scanned` counts the characters read, so that the caller can limit the work."""
 
     def __init__(self, text: str, *, truncated: bool = False) -> None:
-        self.walked = 0
+        self.scanned = 0
         self._text = text
         self._truncated = truncated
         self._absent: dict[str, int] = {}
 
     def read(self, mark: re.Match[str]) -> ParsedCalls | None:
-        """What the notation that a match of `OPENING` opens says; None where that is no call."""
+        """The calls of the notation that a match of `OPENING` begins; None if there is none."""
         start = mark.end()
         inner = self._skip(start)
         readers: dict[str, Callable[[], ParsedCalls | None]] = {
@@ -138,7 +138,7 @@ class DialectReader:
         return readers[mark.lastgroup or ""]()
 
     def whole(self, start: int) -> tuple[RawToolCall, ...]:
-        """The calls, if the text from `start` on is one JSON value that is nothing else, fenced or not."""
+        """The calls, if the text from `start` on is one JSON value with calls, in a code block or not."""
         body = self._text[start:].strip()
         if body.startswith("```") and body.endswith("```") and len(body) > 6:
             body = body[3:-3].removeprefix("json").removeprefix("tool_call").strip()
@@ -148,11 +148,11 @@ class DialectReader:
         return tuple(calls_in(value) or ()) if end == len(body) and is_call(value) else ()
 
     def find(self, tag: str, start: int) -> int:
-        """Where a tag is next, or -1. One that is not there is looked for once."""
+        """The next position of a tag, or -1. A missing tag is searched for once."""
         if start >= self._absent.get(tag, len(self._text) + 1):
             return -1
         at = self._text.find(tag, start)
-        self.walked += (len(self._text) if at < 0 else at) - start
+        self.scanned += (len(self._text) if at < 0 else at) - start
         if at < 0:
             self._absent[tag] = start
         return at
@@ -190,7 +190,7 @@ class DialectReader:
         position = start
         while (parameter := _PARAMETER.match(self._text, position)) is not None:
             end = self.find("</parameter>", parameter.end())
-            # A file's content may hold the closing tag too: the right one has a tag behind it.
+            # The content of a file may contain the closing tag; the right one is followed by a tag.
             while end >= 0 and not _AFTER_PARAMETER.match(self._text, end + len("</parameter>")):
                 end = self.find("</parameter>", end + 1)
             position = end + len("</parameter>")
@@ -250,7 +250,7 @@ class DialectReader:
         return self._ended(closed, [RawToolCall(name=named["name"], arguments=self._text[named.end() : end])])
 
     def _broken(self, start: int) -> ParsedCalls | None:
-        """JSON that is none but names its tool is still a call: the tool's complaint is what helps the model."""
+        """Invalid JSON that names its tool is still a call: the tool's error message helps the model."""
         at = self.find("</tool_call>", start)
         if at < 0:
             return None
@@ -265,18 +265,18 @@ class DialectReader:
         return self._closed(at, [RawToolCall(name=name[1], arguments=arguments)])
 
     def _closed(self, end: int, calls: list[RawToolCall]) -> ParsedCalls | None:
-        """The calls, with the marks that close them; a missing one is forgiven unless the text was cut off."""
+        """The calls and their closing marks, which may be missing unless the text was cut off."""
         ended = self._ended(end, calls)
         return None if self._truncated and ended.end == end else ended
 
     def _ended(self, end: int, calls: list[RawToolCall]) -> ParsedCalls:
-        """The calls of a notation whose end is that of its JSON."""
+        """The calls of a notation that ends with its JSON."""
         closing = _CLOSING.match(self._text, end)
         return ParsedCalls(end=closing.end() if closing else end, calls=tuple(calls))
 
     def _decode(self, start: int) -> tuple[object, int]:
         value, end = decode(self._text, start)
-        self.walked += abs(end) - start
+        self.scanned += abs(end) - start
         return value, (end if value is not None else start)
 
     def _skip(self, start: int) -> int:
@@ -297,31 +297,30 @@ def whole_arguments(arguments: str) -> bool:
 
 def render(call: RawToolCall) -> str:
     """The call as text that `parse` reads back."""
-    # Text that is no JSON object travels as a string: what the model wrote stays visible to it.
+    # Text that is no JSON object is sent as a string, so that the model sees what it wrote.
     arguments = call.arguments if whole_arguments(call.arguments) else json.dumps(call.arguments)
     return f'<tool_call>\n{{"name": {json.dumps(call.name)}, "arguments": {arguments}}}\n</tool_call>'
 
 
 def parse(text: str, *, truncated: bool = False) -> tuple[str, tuple[RawToolCall, ...]]:
-    """Take the calls out of a reply; never raises, and takes time that grows with the text's length only.
+    """Take the calls out of a reply. Never raises; the time is linear in the text's length.
 
     Reads the notations of Hermes and Qwen (`<tool_call>` with JSON), Llama (`<function=name>{…}</function>`,
     `<|python_tag|>`), Qwen coder and MiniMax (`<parameter=key>`), Mistral (`[TOOL_CALLS]`), GLM (`<arg_key>`),
-    DeepSeek and Kimi (special tokens), and a call in JSON that is the whole reply; never inside `<think>`. A missing
-    closing tag is forgiven where the JSON is whole, unless the reply was `truncated`. Whatever is no call stays in
-    the text.
+    DeepSeek and Kimi (special tokens), and a reply that is one call in JSON; never inside `<think>`. A closing tag may
+    be missing after complete JSON, unless the reply was `truncated`. Anything else stays in the text.
 
     Returns: the text without the calls, and the calls in their order.
     """
     reader = DialectReader(text, truncated=truncated)
     lines: list[str] = []
     calls: list[RawToolCall] = []
-    # Of a thought whose opening tag stood in the prompt only the end is seen.
+    # If the opening tag of the reasoning was in the prompt, the reply has only the closing tag.
     end = text.find("</think>")
     position, thought = 0, 0 if end < 0 or "<think>" in text[:end] else end + len("</think>")
     for _ in range(_MOST_MARKS):
         mark = OPENING.search(text, position)
-        if mark is None or reader.walked > _MOST_WALKS * len(text) + _SMALL:
+        if mark is None or reader.scanned > _MOST_SCANS * len(text) + _SMALL:
             break
         if mark["thought"]:
             closed = reader.find(f"</{mark['thought'][1:]}", mark.end())
@@ -345,7 +344,7 @@ def parse(text: str, *, truncated: bool = False) -> tuple[str, tuple[RawToolCall
 
 
 def without_calls(text: str) -> str:
-    """The text without the calls in it, and without what follows one that cannot be read."""
+    """The text without its calls, cut before the first unreadable one."""
     text = parse(text)[0]
     mark = OPENING.search(text, _after_thought(text))
     return (text if mark is None or mark["thought"] else text[: mark.start()]).strip()

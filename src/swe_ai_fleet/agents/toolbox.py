@@ -1,6 +1,6 @@
-"""The tools of one agent run: what is offered to the model, and how its calls are carried out.
+"""The tools of one agent run: which are offered to the model, and how its calls are run.
 
-The model is shown few operations at first, and more when it asks.
+Few operations are offered at first, more when the model asks for them.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ FINAL_ANSWER = OperationSpec(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadCall:
-    """A call as it would be carried out: its operation, and its arguments after every repair."""
+    """A call as it would be run: its operation, and its arguments after every repair."""
 
     spec: OperationSpec
     arguments: Mapping[str, object]
 
 
 class CallVerdict(StrEnum):
-    """Carry it out; tell the model why not; wait for a person; end the run."""
+    """Run the call; refuse it and tell the model why; wait for a person; end the run."""
 
     GO = "go"
     REFUSE = "refuse"
@@ -68,24 +68,26 @@ class CallVerdict(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ruling:
-    """What happens to one call. `text` is for the model where it is refused, and goes before the result otherwise."""
+    """The decision about one call. `text` is the answer to a refused call, and precedes the result of any other."""
 
     verdict: CallVerdict = CallVerdict.GO
     text: str = ""
 
 
 class ApprovalGate(Protocol):
-    """Decides about the calls of a reply before any of them is carried out."""
+    """Decides about the calls of a reply before any of them is run."""
 
     async def review(self, calls: Sequence[ToolCall], *, step: int, truncated: bool = False) -> Sequence[Ruling]:
-        """One ruling a call. Where one must wait, that it is asked for is durable in the log when this returns."""
+        """One ruling a call. If a call must wait, its approval request is durable in the log when this returns."""
         ...
 
 
 class ToolOffer:
-    """The schemas that go out with each request, in an order that only ever grows at its end: a model server keeps the
-    work it did on a prompt's beginning. `idle` are shown only when they are asked for, and named by `request_tools`
-    unless they are `unlisted`: these lack what they need here."""
+    """The tool schemas sent with each request. The list only grows at its end, which keeps a server's prefix cache.
+
+    `idle` operations are offered once the model asks for them; `request_tools` lists them, except `unlisted` ones,
+    which lack something they need here.
+    """
 
     def __init__(
         self,
@@ -96,19 +98,19 @@ class ToolOffer:
         idle: Collection[str] = frozenset(),
         unlisted: Collection[str] = frozenset(),
     ) -> None:
-        self._known: dict[str, OperationSpec] = {spec.name: spec for spec in specs if policy.offers(spec)}
-        hidden = [spec for name, spec in self._known.items() if name in idle]
+        self._allowed: dict[str, OperationSpec] = {spec.name: spec for spec in specs if policy.offers(spec)}
+        hidden = [spec for name, spec in self._allowed.items() if name in idle]
         listed = [spec for spec in hidden if spec.name not in unlisted]
-        offered = [spec for name, spec in self._known.items() if name not in idle]
+        offered = [spec for name, spec in self._allowed.items() if name not in idle]
         self.request: OperationSpec | None = None
         if hidden and policy.offers(request := _request_spec(listed)):
             self.request = request
             offered.append(request)
         self.specs: tuple[OperationSpec, ...] = (*offered, answer)
-        self._names = OperationNames(self._known.values())
+        self._names = OperationNames(self._allowed.values())
 
     def show(self, arguments: Mapping[str, object]) -> ToolResult:
-        """Show the operations of these `names` from the next request on; a toolkit's name stands for all of its own."""
+        """Offer the operations of these `names` from the next request on; a toolkit's name means all its operations."""
         names = arguments.get("names")
         if not is_strings(names) or not names:
             error = f"names must be a list of names. Signature: {signature(self.request or _request_spec(()))}"
@@ -129,9 +131,9 @@ class ToolOffer:
     def _matching_specs(self, name: str) -> tuple[list[OperationSpec], str]:
         reading = self._names.read(name, lambda _name, _alias: False)
         if reading.name:
-            return [self._known[reading.name]], ""
-        kit = [spec for spec in self._known.values() if spec.tool == name.strip().lower() != ""]
-        near = [each for each in reading.near if each in self._known]
+            return [self._allowed[reading.name]], ""
+        kit = [spec for spec in self._allowed.values() if spec.tool == name.strip().lower() != ""]
+        near = [each for each in reading.near if each in self._allowed]
         guess = f" Did you mean {' or '.join(near)}?" if near else ""
         return kit, f"There is no tool {name[:64]!r} for this run.{guess}"
 
@@ -167,17 +169,17 @@ def _request_spec(listed: Sequence[OperationSpec]) -> OperationSpec:
 def final_answer_in(schema: Mapping[str, object]) -> OperationSpec:
     """`final_answer` for a run whose result is an object of this JSON schema instead of a few sentences."""
     result = dict(schema)
-    # References in it begin at the top, where its definitions therefore have to be.
+    # References in a schema start at its root, so the definitions must be there.
     definitions = {"$defs": result.pop("$defs")} if "$defs" in result else {}
     parameters = {**definitions, **FINAL_ANSWER.parameters, "properties": {"result": result}}
     return replace(FINAL_ANSWER, description="End with your result. Call it once.", parameters=parameters)
 
 
 class Toolbox:
-    """The operations of some toolkits that policy lets this run see, `request_tools` for more, and `final_answer`.
+    """The operations of some toolkits that the policy allows, `request_tools` for more, and `final_answer`.
 
-    The toolkits, by name, share `pipeline`. Calls of `idle` operations are carried out like any other; `bare_answers`:
-    `final_answer` may be called with its text alone.
+    The toolkits, by name, share `pipeline`. Calls of `idle` operations are run like any other. With `bare_answers`,
+    the arguments of `final_answer` may be plain text instead of an object.
     """
 
     def __init__(
@@ -207,15 +209,15 @@ class Toolbox:
 
     @property
     def specs(self) -> tuple[OperationSpec, ...]:
-        """What the model is shown; grows at its end where the model asks for more."""
+        """The operations offered to the model; the list grows at its end when the model asks for more."""
         return self._offer.specs
 
     def understand(self, call: ToolCall, *, truncated: bool = False) -> Understood:
-        """What a call means and what it would be carried out with; `call_all` goes by the same."""
+        """The operation and arguments that a call means; `call_all` runs it with the same."""
         return self._reader.read(call, truncated=truncated)
 
     def preview(self, call: ToolCall, truncated: bool) -> ReadCall | None:
-        """The call as it would be carried out; None where it would be refused, or belongs to the loop itself."""
+        """The call as it would be run; None if it would be refused, or is one of the loop's own tools."""
         understood = self.understand(call, truncated=truncated)
         if understood.spec is None or understood.error or understood.spec.name not in self._operations:
             return None
@@ -230,11 +232,11 @@ class Toolbox:
     async def call_all(
         self, calls: Sequence[ToolCall], *, refusals: Mapping[str, str] | None = None, truncated: bool = False
     ) -> tuple[Observation, ...]:
-        """Carry out the calls of one reply, concurrently where they allow it; observations in the calls' order.
+        """Run the calls of one reply, concurrently where possible; observations in the calls' order.
 
-        A call waits for those before it that hold a resource it locks, unless both only read: the effect is that of the
-        order the model wrote. A failing call cancels no other. `refusals` say by call id why a call is not carried out
-        but answered with that.
+        A call waits for earlier calls that lock the same resource, unless both only read: the effect is that of the
+        order the model wrote. A failing call cancels no other. `refusals` are answers, by call id, to calls that are
+        not run.
         """
         read = [self.understand(call, truncated=truncated) for call in calls]
         if len(read) == 1:
@@ -304,7 +306,7 @@ class Toolbox:
         return bool(a.locks & b.locks) and not (a.read_only and b.read_only)
 
     def _final_answer(self, arguments: Mapping[str, object]) -> ToolResult:
-        """The answer under whichever of the usual keys the model chose; as JSON where an object was asked for."""
+        """The result of `final_answer`, under any of the usual keys; as JSON if its schema is an object's."""
         value = next((arguments[key] for key in ANSWER_KEYS if arguments.get(key) is not None), None)
         if value is None:
             error = f"final_answer needs its result. Signature: {signature(self._answer)}"

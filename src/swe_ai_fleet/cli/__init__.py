@@ -1,1 +1,1 @@
-"""The `fleet` command: `main` has all of it; each other module is a command, a group of them, or what they share."""
+"""The `fleet` command: `main` assembles it; each other module is a command, a group of commands, or shared by them."""

@@ -1,4 +1,4 @@
-"""`fleet init`: a secured installation in a directory; `fleet access`: who may come in, in the access file."""
+"""`fleet init`: a secured installation in a directory; `fleet access`: the tokens and issuers of the access file."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from swe_ai_fleet.settings import Settings, listed
 if TYPE_CHECKING:
     from services.access.tables import AccessFile, TokenTable
 
-_Name = Annotated[str, argument("Whose it is: 1 to 64 letters, digits and ._@:-.", metavar="NAME")]
+_Name = Annotated[str, argument("Its owner: 1 to 64 letters, digits and ._@:-.", metavar="NAME")]
 _File = Annotated[Path | None, option("The access file. Default: FLEET_ACCESS_FILE.", words="--file", metavar="FILE")]
-_Expires = Annotated[str, option("After so many days, such as 90d, or on a day, 2027-01-31; or never.", metavar="WHEN")]
+_Expires = Annotated[str, option("Expiry: a number of days, 90d, a date, 2027-01-31, or never.", metavar="WHEN")]
 _SOON = timedelta(days=14)
 
 
@@ -34,7 +34,7 @@ async def add(
     settings: Settings,
     name: _Name,
     *,
-    tenant: Annotated[str, option("What it is for.", metavar="TENANT")] = DEFAULT_TENANT,
+    tenant: Annotated[str, option("Its tenant.", metavar="TENANT")] = DEFAULT_TENANT,
     role: Annotated[
         tuple[str, ...], option("viewer, submitter, approver, admin or service; may be repeated. Default: submitter.")
     ] = (),
@@ -48,7 +48,7 @@ async def add(
     text = await asyncio.to_thread(path.read_text) if path.exists() else f"[tenants.{tenant}]\n"
     token = new_token()
     changed = with_token(text, name=name, tenant=tenant, roles=roles, sha256=token_digest(token), expires=until)
-    await _keep(screen, path, changed)
+    await _save(screen, path, changed)
     if screen.json:
         document = {"name": name, "tenant": tenant, "roles": roles, "token": token}
         screen.document(document | {"expires": until.isoformat() if until else None})
@@ -64,7 +64,7 @@ async def rotate(
     name: _Name,
     *,
     overlap: Annotated[
-        str, option("How long the token before it is taken as well: 30m, 1h, 2d; 0 ends it at once.", metavar="TIME")
+        str, option("How long the previous token stays valid: 30m, 1h, 2d; 0 ends it at once.", metavar="TIME")
     ] = "1h",
     expires: _Expires = "90d",
     file: _File = None,
@@ -73,20 +73,20 @@ async def rotate(
     from services.access.tokens import new_token, token_digest
 
     path, until, now = _path(file, settings), _until(expires), datetime.now(UTC)
-    kept_until = now + timedelta(seconds=overlap_seconds(overlap))
+    old_until = now + timedelta(seconds=overlap_seconds(overlap))
     old = next((entry for entry in (await _read(path)).tokens if entry.name == name), None)
     if old is not None:
-        if kept_until > now and (earlier := _end(old.previous_expires)) and earlier > now:
+        if old_until > now and (earlier := _end(old.previous_expires)) and earlier > now:
             raise CommandFault(
                 f"{name} was rotated before; the token of that time is valid {_ending(earlier)}",
                 field="overlap",
                 hint="wait for that, or `--overlap 0`, which ends all its tokens but the new one",
             )
-        kept_until = min(kept_until, _end(old.expires) or kept_until)
-    previous, token = (kept_until if kept_until > now else None), new_token()
+        old_until = min(old_until, _end(old.expires) or old_until)
+    previous, token = (old_until if old_until > now else None), new_token()
     text = await asyncio.to_thread(path.read_text)
     changed = with_rotated_token(text, name, sha256=token_digest(token), expires=until, previous_expires=previous)
-    await _keep(screen, path, changed)
+    await _save(screen, path, changed)
     if screen.json:
         document = {"name": name, "token": token, "expires": until.isoformat() if until else None}
         screen.document(document | {"previous_expires": previous.isoformat() if previous else None})
@@ -120,7 +120,7 @@ async def revoke(screen: Screen, settings: Settings, name: _Name, *, file: _File
     path = _path(file, settings)
     await _read(path)
     changed = without_token(await asyncio.to_thread(path.read_text), name)
-    await _keep(screen, path, changed)
+    await _save(screen, path, changed)
     screen.result({"revoked": name}, f"{name} is revoked")
     return Exit.ACCEPTED
 
@@ -129,7 +129,7 @@ def check(*, file: _File = None, json: Json = False) -> None:
     async def work(screen: Screen, settings: Settings) -> Exit:
         path = _path(file, settings)
         read = await _read(path)
-        keys = await _issuers(path, read)
+        keys = await _issuer_faults(path, read)
         remarks = [*_remarks(read), *(f"jwt[{index}]: {fault}" for index, fault in keys.items())]
         if screen.json:
             totals = {"tenants": sorted(read.tenants), "tokens": len(read.tokens), "jwt": len(read.jwt)}
@@ -147,18 +147,18 @@ def check(*, file: _File = None, json: Json = False) -> None:
     run_command(work, json=json, log_level="critical")
 
 
-async def _issuers(path: Path, read: AccessFile) -> dict[int, str]:
-    """What is wrong with the keys of issuers, by their numbers."""
+async def _issuer_faults(path: Path, read: AccessFile) -> dict[int, str]:
+    """The faults of issuers' keys, by the issuers' numbers."""
     from services.access.tokens import KeySet, place_of
     from swe_ai_fleet.domain.errors import Unavailable
 
     faults: dict[int, str] = {}
     for index, table in enumerate(read.jwt):
-        place, ca = place_of(path.parent, table.jwks, table.ca)
+        source, ca = place_of(path.parent, table.jwks, table.ca)
         try:
-            await KeySet(place, ca=ca).find(None)
+            await KeySet(source, ca=ca).find(None)
         except Unavailable:
-            faults[index] = f"no keys are to be had from {place}"
+            faults[index] = f"the keys at {source} cannot be read"
     return faults
 
 
@@ -176,19 +176,19 @@ def _token_document(entry: TokenTable, now: datetime) -> dict[str, object]:
 
 def _remarks(read: AccessFile) -> list[str]:
     now = datetime.now(UTC)
-    remarks_found: list[str] = []
+    remarks: list[str] = []
     for entry in read.tokens:
         until = _end(entry.expires)
         if until is None:
-            remarks_found.append(f"the token {entry.name!r} never expires")
+            remarks.append(f"the token {entry.name!r} never expires")
         elif until <= now:
-            remarks_found.append(f"the token {entry.name!r} has expired")
+            remarks.append(f"the token {entry.name!r} has expired")
         elif until <= now + _SOON:
-            remarks_found.append(f"the token {entry.name!r} expires on {until:%Y-%m-%d}")
-    # An issuer without a tenant of its own has tokens of any.
-    peopled = {entry.tenant for entry in (*read.tokens, *read.jwt, *read.certificates)}
-    alone = sorted(read.tenants) if None not in peopled else ()
-    return remarks_found + [f"nobody belongs to the tenant {tenant!r}" for tenant in alone if tenant not in peopled]
+            remarks.append(f"the token {entry.name!r} expires on {until:%Y-%m-%d}")
+    # An issuer without a tenant has tokens of any tenant.
+    with_members = {entry.tenant for entry in (*read.tokens, *read.jwt, *read.certificates)}
+    tenants = sorted(read.tenants) if None not in with_members else ()
+    return remarks + [f"nobody belongs to the tenant {tenant!r}" for tenant in tenants if tenant not in with_members]
 
 
 async def _read(path: Path) -> AccessFile:
@@ -240,10 +240,10 @@ def _ending(until: datetime | None) -> str:
     return f"until {until:%Y-%m-%d %H:%M} UTC" if until else "for ever"
 
 
-async def _keep(screen: Screen, path: Path, text: str) -> None:
+async def _save(screen: Screen, path: Path, text: str) -> None:
     await asyncio.to_thread(_write, path, text)
     if (manifests := path.parent / "kubernetes").is_dir():
-        screen.note(f"a cluster knows it after `fleet init {path.parent}` and `kubectl apply -k {manifests}`")
+        screen.note(f"to update the cluster: `fleet init {path.parent}`, then `kubectl apply -k {manifests}`")
 
 
 def _write(path: Path, text: str) -> None:
@@ -255,30 +255,28 @@ def _write(path: Path, text: str) -> None:
 
 async def init(
     screen: Screen,
-    directory: Annotated[Path, argument("Where; made where it is not there yet.", metavar="DIR")],
+    directory: Annotated[Path, argument("The directory; created if missing.", metavar="DIR")],
     *,
     tenants: Annotated[
         str, option("Tenants that get a NATS account and an administrator's token.", metavar="A,B")
     ] = "",
     hosts: Annotated[str, option("Names and addresses of the servers, beside this machine's own.", metavar="H,I")] = "",
     nats_listen: Annotated[
-        str, option("Where nats-server is to listen on this machine; the first time.", metavar="HOST:PORT")
+        str, option("Address of nats-server on this machine, at the first run.", metavar="HOST:PORT")
     ] = "127.0.0.1:4222",
     kubernetes: Annotated[bool, option("Also write the secrets as manifests, for `kubectl apply -k`.")] = False,
     rotate: Annotated[
         tuple[str, ...],
-        option(
-            "Make new ones of: certificates, nats, issuer, ray, services or audit; may be repeated.", metavar="WHAT"
-        ),
+        option("Replace certificates, nats, issuer, ray, services or audit; may be repeated.", metavar="WHAT"),
     ] = (),
     overlap: Annotated[
         str,
-        option("For how long what `nats` and `services` rotate away is valid as well; or 0.", metavar="SPAN"),
+        option("How long replaced secrets of `nats` and `services` stay valid; or 0.", metavar="SPAN"),
     ] = "1h",
-    check: Annotated[bool, option("Change nothing; exit code 1 where something is wrong or runs out.")] = False,
+    check: Annotated[bool, option("Change nothing; exit code 1 if something is wrong or expires soon.")] = False,
 ) -> Exit:
     if check:
-        return await _checked(screen, directory)
+        return await _check_installation(screen, directory)
     from swe_ai_fleet.runtime.installation.installing import install
 
     try:
@@ -296,7 +294,7 @@ async def init(
         raise CommandFault(
             f"cannot write {fault.filename or directory}: {fault.strerror}",
             field="DIR",
-            hint="name a directory that you may write; what is there already stays, and the same command goes on",
+            hint="name a writable directory; existing files stay, and the same command continues",
         ) from None
     if screen.json:
         screen.document({"written": [str(path) for path in done.files_written], "tokens": done.tokens})
@@ -304,11 +302,11 @@ async def init(
     for path in done.files_written:
         screen.line(f"wrote {path}")
     if not done.files_written:
-        screen.line("everything is there already")
+        screen.line("everything exists already")
     for tenant, token in done.tokens.items():
-        screen.line(f"token of an administrator of {tenant}, shown this once: {token}", style="bold")
+        screen.line(f"token of an administrator of {tenant}, shown only once: {token}", style="bold")
     if (manifests := directory / "kubernetes").exists():
-        screen.note(f"next: `kubectl apply -k {manifests}`, once its namespaces are there")
+        screen.note(f"next: `kubectl apply -k {manifests}`, once its namespaces exist")
         if rotate:
             screen.note(f"then `kubectl apply -k` of your site, which has the component {manifests / 'roll'}")
         return Exit.ACCEPTED
@@ -316,15 +314,15 @@ async def init(
     screen.note(f"`fleet --config {directory / 'fleet.toml'} up`")
     if rotate:
         screen.note(
-            "NATS takes what is new after `nats-server --signal reload` (issuer: a restart), the fleet's servers their"
+            "NATS reads new secrets after `nats-server --signal reload` (issuer: a restart), the fleet's servers their"
         )
-        screen.note("certificates at once; whoever shows a new token of Ray or of a service takes a restart")
+        screen.note("certificates at once; processes that use a new token of Ray or of a service need a restart")
         if "nats" in rotate and seconds:
             screen.note(f"former nkeys end with `fleet init {directory}` and a reload, once the overlap is over")
     return Exit.ACCEPTED
 
 
-async def _checked(screen: Screen, directory: Path) -> Exit:
+async def _check_installation(screen: Screen, directory: Path) -> Exit:
     from swe_ai_fleet.runtime.installation.layout import check
 
     findings = await asyncio.to_thread(check, directory)

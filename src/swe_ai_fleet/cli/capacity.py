@@ -1,4 +1,4 @@
-"""`fleet capacity`: what a number of GPUs needs beside them. `docs/capacity.md` says where the figures come from."""
+"""`fleet capacity`: the machines and money needed for a number of GPUs. `docs/capacity.md` explains the figures."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from swe_ai_fleet.cli.screen import CommandFault, Exit, Screen
 
 # Measured; tests/unit/test_capacity.py holds them against the tables of docs/capacity.md.
 GPU_STEPS = 24.0
-"""Steps a second of one GPU, where more agents hardly get more done."""
+"""Steps a second of one GPU at the point where more agents hardly raise it."""
 GPU_AGENTS = 174
 """Agents whose prompts fit into one GPU's cache."""
 STEP_CPU_SECONDS = 0.0089
 AGENTS_PER_GIB = 126
 EVENTS_PER_STEP = 3.4
 NATS_STEPS = 2_300
-"""Steps a second that one NATS of three servers takes: 0.3 ms of CPU each where the stream is led, 70 % of a core."""
+"""Steps a second of one NATS cluster of three servers: 0.3 ms of CPU each on the stream leader, 70 % of a core."""
 STEP_BYTES, EXECUTION_BYTES = 4 * 1024, 7 * 1024
 """Of a step in the log; of an execution in the memory of a context service."""
 PROMPT_BYTES = 8_700 * 4
 
 BUSY = 0.7
-"""Of a core: beyond that, work waits."""
-# Of settings and manifests.
+"""The largest load of a core; beyond it, work waits."""
+# From settings and manifests.
 DRIVES, EVENT_DAYS, COPIES = 200, 90, 3
 POD_CORES, POD_GIB, POD_AGENTS = 4, 8, 128
 RUN_STEPS, CLONE_GIB = 30, 0.5
@@ -34,15 +34,15 @@ async def capacity(
     screen: Screen,
     *,
     gpus: Annotated[int, option("GPUs that serve the model.", metavar="N")],
-    steps_per_minute: Annotated[float, option("Steps of one agent a minute, while it works.")] = 10.0,
-    gpu_steps: Annotated[float, option("Steps a second of one GPU with your model.")] = GPU_STEPS,
+    steps_per_minute: Annotated[float, option("Steps of a working agent per minute.")] = 10.0,
+    gpu_steps: Annotated[float, option("Steps of one GPU per second, with your model.")] = GPU_STEPS,
     gpu_agents: Annotated[int, option("Agents whose prompts fit into one GPU's cache.")] = GPU_AGENTS,
-    command_seconds: Annotated[float, option("CPU seconds of an agent's commands (builds, tests) a step.")] = 0.5,
-    agents: Annotated[int, option("Agents of one task.")] = 3,
-    hours: Annotated[float, option("Hours a day at full load.")] = 24.0,
-    gpu_price: Annotated[float, option("Price of a GPU an hour, in your currency.")] = 2.5,
-    core_price: Annotated[float, option("Price of a core with 2 GiB an hour.")] = 0.04,
-    gib_price: Annotated[float, option("Price of a GiB of a volume a month.")] = 0.1,
+    command_seconds: Annotated[float, option("CPU seconds of commands (builds, tests) per step.")] = 0.5,
+    agents: Annotated[int, option("Agents per task.")] = 3,
+    hours: Annotated[float, option("Hours per day at full load.")] = 24.0,
+    gpu_price: Annotated[float, option("Price of a GPU per hour, in your currency.")] = 2.5,
+    core_price: Annotated[float, option("Price of a core with 2 GiB per hour.")] = 0.04,
+    gib_price: Annotated[float, option("Price of a GiB of a volume per month.")] = 0.1,
 ) -> Exit:
     least = {"gpus": gpus, "steps_per_minute": steps_per_minute, "gpu_steps": gpu_steps, "gpu_agents": gpu_agents}
     least |= {"agents": agents, "hours": hours}

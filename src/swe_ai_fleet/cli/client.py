@@ -1,4 +1,4 @@
-"""Clients of a command: a fleet's services, called by the contract's own descriptors; faults as commands tell them."""
+"""Clients of a command: calls of a fleet's services by the contract's descriptors; their faults as command faults."""
 
 from __future__ import annotations
 
@@ -33,25 +33,25 @@ _STATUS_EXITS = {
     grpc.StatusCode.UNIMPLEMENTED: Exit.USAGE,
     grpc.StatusCode.UNAVAILABLE: Exit.UNAVAILABLE,
     grpc.StatusCode.RESOURCE_EXHAUSTED: Exit.UNAVAILABLE,
-    # Who cancels a call here gets no status of it: this is a server that goes away.
+    # A call cancelled on this side has no status: this one comes from a server that shuts down.
     grpc.StatusCode.CANCELLED: Exit.UNAVAILABLE,
     grpc.StatusCode.DEADLINE_EXCEEDED: Exit.STOPPED,
 }
 
 
 def fault_of_call(
-    error: grpc.aio.AioRpcError, address: str, *, of: str = "fleet", start_hint: str = START_HINT
+    error: grpc.aio.AioRpcError, address: str, *, server: str = "fleet", start_hint: str = START_HINT
 ) -> CommandFault:
-    """A call's status, with its rich details, as a command tells it."""
+    """The fault of a command, from a call's status and its rich details."""
     code = error.code()
     exit_code = _STATUS_EXITS.get(code, Exit.NOT_ACCEPTED)
     message = error.details() or code.name.lower().replace("_", " ")
     field = named_field(error)
     hint = ""
     if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED) and field is None:
-        unlike = tls_fault(error.details() or "")
-        message = f"no {of} answers at {address}" + (f": {unlike[0]}" if unlike else "")
-        hint = f"{unlike[1] if unlike else start_hint} (the call said: {error.details()})"
+        tls = tls_fault(error.details() or "")
+        message = f"no {server} answers at {address}" + (f": {tls[0]}" if tls else "")
+        hint = f"{tls[1] if tls else start_hint} (the call said: {error.details()})"
     elif code is grpc.StatusCode.UNAUTHENTICATED:
         hint = (
             "FLEET_TOKEN must hold a valid token; whoever runs the fleet replaces an expired one with "
@@ -61,10 +61,10 @@ def fault_of_call(
 
 
 class Calls:
-    """Calls methods by name, with the token. Raises CommandFault where the service answers with a fault.
+    """Calls methods by name, with the token. Raises CommandFault for a fault of the service.
 
     Args:
-        token: What callers must show; empty: nothing.
+        token: The token of the calls; empty: none.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Calls:
         caller: str = "",
         fault: Callable[[grpc.aio.AioRpcError, str], CommandFault] = fault_of_call,
     ) -> None:
-        # Its methods are typed by nothing but what they are given.
+        # The types of its methods are not known to a type checker.
         self._channel: Any = channel
         self._fault = fault
         self.address = address
@@ -86,7 +86,7 @@ class Calls:
     async def unary(
         self, method: str, request: Message | Iterable[Message], kind: type[R], *, seconds: float = CALL_SECONDS
     ) -> R:
-        """The answer of a method that gives one, such as `GetContext`."""
+        """The answer of a method with a single answer, such as `GetContext`."""
         opened = self._channel.unary_unary if isinstance(request, Message) else self._channel.stream_unary
         stub = opened(_path(method, kind), _serialized, kind.FromString)
         try:
@@ -97,7 +97,7 @@ class Calls:
     async def stream(
         self, method: str, request: Message, kind: type[R], *, seconds: float | None = None
     ) -> AsyncGenerator[R, None]:
-        """The answers of a method that streams them; closing the generator ends the call."""
+        """The answers of a streaming method; closing the generator ends the call."""
         stub = self._channel.unary_stream(_path(method, kind), _serialized, kind.FromString)
         call = stub(request, metadata=self._metadata, timeout=seconds)
         try:
@@ -110,7 +110,7 @@ class Calls:
 
 
 def _path(method: str, answer: type[Message]) -> str:
-    """Where a method is called: it is in the file that has its answer."""
+    """The path of a method, whose service is in the same file as its answer."""
     services = cast("Any", answer.DESCRIPTOR.file).services_by_name.values()
     return next(f"/{service.full_name}/{method}" for service in services if method in service.methods_by_name)
 
@@ -120,7 +120,7 @@ def _serialized(message: Message) -> bytes:
 
 
 def open_calls(address: str, tls: ChannelTls | None) -> AbstractAsyncContextManager[grpc.aio.Channel]:
-    """The channel that commands call over; nothing is sent yet. Without `tls` what is sent goes as plain text."""
+    """The channel of commands; nothing is sent yet. Without `tls` everything is sent as plain text."""
     options = [("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES), ("grpc.enable_http_proxy", 0)]
     return open_channel(address, tls, options=options)
 
@@ -137,7 +137,7 @@ _NOT_FOUND_HINTS = {
 
 
 class FleetClient:
-    """Calls to one orchestrator. Every method raises CommandFault where the server answers with a fault."""
+    """Calls to one orchestrator. Every method raises CommandFault for a fault of the server."""
 
     def __init__(self, calls: Calls) -> None:
         self.calls = calls
@@ -150,7 +150,7 @@ class FleetClient:
         return await self.calls.unary("SubmitTask", request, pb.SubmitTaskResponse, seconds=SUBMIT_SECONDS)
 
     async def upload(self, pieces: Iterable[pb.UploadRepositoryRequest]) -> pb.RepoRef:
-        """Send a bundle; how requests name it."""
+        """Send a bundle; returns the reference for requests."""
         return await self.calls.unary("UploadRepository", pieces, pb.RepoRef, seconds=UPLOAD_SECONDS)
 
     async def status(self, *, timeout_seconds: float = 10.0, include_fleet: bool = False) -> pb.GetStatusResponse:
@@ -164,7 +164,7 @@ class FleetClient:
         return (await self.execution_reply(execution_id)).execution
 
     async def execution_reply(self, execution_id: str) -> pb.GetExecutionResponse:
-        """An execution, and the keys that signatures about it count by."""
+        """An execution, and the keys that verify its signatures."""
         request = pb.GetExecutionRequest(execution_id=execution_id)
         return await self.calls.unary("GetExecution", request, pb.GetExecutionResponse)
 
@@ -179,12 +179,12 @@ class FleetClient:
         return await self.calls.unary("ListCouncils", request, pb.ListCouncilsResponse)
 
     def events(self, execution_id: str, *, include_text: bool = False) -> AsyncGenerator[pb.ExecutionEvent, None]:
-        """An execution's events up to its end; on request also what models say while they say it."""
+        """An execution's events up to its end; with `include_text` also the text of models as it is generated."""
         request = pb.StreamExecutionRequest(execution_id=execution_id, include_text=include_text)
         return self.calls.stream("StreamExecution", request, pb.ExecutionEvent)
 
     async def recorded(self, execution: pb.Execution) -> AsyncGenerator[pb.ExecutionEvent, None]:
-        """An execution's events as far as its log went when it was looked up, whether it has ended or not."""
+        """An execution's events up to the end of its log at the time of the look-up, whether it has ended or not."""
         async with aclosing(self.events(execution.execution_id)) as events:
             async for event in events:
                 yield event
@@ -192,7 +192,7 @@ class FleetClient:
                     return
 
     def orchestrate(self, request: pb.OrchestrateRequest) -> AsyncGenerator[pb.OrchestrationUpdate, None]:
-        """Run a task; its updates as they happen, the last one with the final answer."""
+        """Run a task; yields its updates as they happen, the last one with the final answer."""
         return self.calls.stream("StreamOrchestration", request, pb.OrchestrationUpdate)
 
     async def artifact(self, execution_id: str, digest: str) -> bytes:
@@ -201,7 +201,7 @@ class FleetClient:
         return b"".join([part.chunk async for part in parts])
 
     async def find(self, name: str) -> str:
-        """The execution id behind an execution id or a task id (then that of its newest execution)."""
+        """The execution id for an execution id or a task id (then that of its newest execution)."""
         if is_execution_id(name):
             return name
         matches = await self.executions(pb.ListExecutionsRequest(task_id=name, page_size=1))
@@ -211,21 +211,21 @@ class FleetClient:
 
 
 Fleet = AbstractAsyncContextManager[FleetClient]
-"""A client that is still to be opened, by commands that first see to something else."""
+"""A client that the command opens itself, after other work."""
 
 
 @asynccontextmanager
 async def connect(address: str, token: str, *, tls: ChannelTls | None = None) -> AsyncGenerator[FleetClient, None]:
-    """A client of the orchestrator at `host:port` for as long as the context lasts. Nothing is sent yet.
+    """A client of the orchestrator at `host:port`, until the context ends. Nothing is sent yet.
 
-    Without `tls` what it sends, the token too, goes as plain text.
+    Without `tls` everything, the token included, is sent as plain text.
     """
     async with open_calls(address, tls) as channel:
         yield FleetClient(Calls(channel, address=address, token=token))
 
 
 def is_execution_id(name: str) -> bool:
-    """Whether a name is an execution's; a plan session's may be the same digits without hyphens."""
+    """Whether a name is an execution's id; a plan session's id may be the same digits without hyphens."""
     try:
         return str(UUID(name)) == name
     except ValueError:
@@ -234,21 +234,21 @@ def is_execution_id(name: str) -> bool:
 
 @asynccontextmanager
 async def context_client(settings: ClientSettings, *, server: str, token: str) -> AsyncGenerator[Calls, None]:
-    """Calls to the context service that is meant, in this user's name. Raises CommandFault where there is none."""
-    place = find_context(settings, server=server, token=token)
-    if place is None:
+    """Calls to the chosen context service, in this user's name. Raises CommandFault without one."""
+    service = find_context(settings, server=server, token=token)
+    if service is None:
         raise CommandFault(
             f"no context service runs on {settings.home}",
             exit_code=Exit.UNAVAILABLE,
             hint="start a fleet with `fleet up`, or name one with --server",
         )
-    async with open_calls(place.address, place.tls) as channel:
-        yield Calls(channel, address=place.address, token=place.token, caller=caller_name(), fault=_fault)
+    async with open_calls(service.address, service.tls) as channel:
+        yield Calls(channel, address=service.address, token=service.token, caller=caller_name(), fault=_fault)
 
 
 def _fault(error: grpc.aio.AioRpcError, address: str) -> CommandFault:
     start_hint = "start a fleet with `fleet up`, or name another one with --server"
-    fault = fault_of_call(error, address, of="context service", start_hint=start_hint)
+    fault = fault_of_call(error, address, server="context service", start_hint=start_hint)
     match error.code():
         case grpc.StatusCode.UNAUTHENTICATED:
             fault.hint = "FLEET_CONTEXT_TOKEN must hold the token of that context service"

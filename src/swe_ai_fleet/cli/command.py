@@ -1,10 +1,10 @@
-"""Commands, made of functions or of rows of a table.
+"""Builds commands from functions, or from rows of a table.
 
-The first parameters of a coroutine are what it works with: the screen, and the settings, calls to a running fleet, or a
-fleet that is still to be opened. The others are options; one that is a dataclass stands for those among its fields
-that are options. `--server`, `--token`, `--local` and `--json` come by themselves.
+The first parameters of a coroutine are its resources: the screen, the settings, a client of a running fleet, or one
+that it opens itself. The others are options; a dataclass among them stands for those of its fields that are options.
+`--server`, `--token`, `--local` and `--json` are added.
 
-A row is a command that is one request: which RPC, which fields its options set, and how the reply is shown.
+A row is a command with a single request: its RPC, the fields that its options set, and the view of the reply.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from swe_ai_fleet.client_settings import ClientSettings
 from swe_ai_fleet.extensions import CommandEntry
 
 Takes = Mapping[str, tuple[Any, Any]]
-"""Of each parameter its type, with its marks, and its default."""
+"""For each parameter its annotated type and its default."""
 JSON: Takes = {"json": (options.Json, False)}
 SERVER: Takes = {"server": (options.Server, ""), "token": (options.Token, "")}
 CONTEXT_SERVER: Takes = {"server": (options.ContextServer, ""), "token": (options.ContextToken, "")}
-_WORKS_WITH: Mapping[Any, Takes] = {
+_RESOURCES: Mapping[Any, Takes] = {
     Screen: {},
     ClientSettings: {},
     FleetClient: SERVER,
@@ -45,21 +45,21 @@ _WORKS_WITH: Mapping[Any, Takes] = {
 
 
 def as_command(function: Callable[..., Any]) -> Callable[..., None]:
-    """The command that a function is; one that works with nothing does everything by itself."""
+    """The command for a function; a function without resources reads its own settings."""
     own: dict[str, tuple[Any, Any]] = {}
     asks: Takes = {}
-    works_with: list[Any] = []
+    resources: list[Any] = []
     bundles: dict[str, Any] = {}
     whole = False
     hints = get_type_hints(function, include_extras=True)
     for name, parameter in inspect.signature(function).parameters.items():
-        # Only commands that need all settings pay for reading them; what a command takes for them is the same here.
+        # Only commands that need all settings pay for reading them; their options are those of the client settings.
         all_settings = getattr(hints[name], "__module__", "") == "swe_ai_fleet.settings"
         kind = ClientSettings if all_settings else hints[name]
         whole = whole or all_settings or kind == Fleet
-        if kind in _WORKS_WITH:
-            works_with.append(kind)
-            asks = _WORKS_WITH[kind] or asks
+        if kind in _RESOURCES:
+            resources.append(kind)
+            asks = _RESOURCES[kind] or asks
         elif is_dataclass(kind):
             bundles[name] = kind
             own |= _fields(kind)
@@ -73,14 +73,14 @@ def as_command(function: Callable[..., Any]) -> Callable[..., None]:
         }
         for name, bundle in bundles.items():
             parameters[name] = bundle(**{member: parameters.pop(member) for member in _fields(bundle)})
-        if not works_with:
+        if not resources:
             function(**parameters)
             return
         json, where = parameters.pop("json"), {name: parameters.pop(name) for name in asks}
 
         async def work(screen: Screen, settings: Any) -> Exit:
-            plain = [{Screen: screen, ClientSettings: settings}[kind] for kind in works_with if not _WORKS_WITH[kind]]
-            if FleetClient in works_with:
+            plain = [{Screen: screen, ClientSettings: settings}[kind] for kind in resources if not _RESOURCES[kind]]
+            if FleetClient in resources:
                 async with fleet_client(settings, **where) as client:
                     return await function(*plain, client, **parameters)
             fleet = [chosen_client(settings, screen, **where)] if asks else []
@@ -88,18 +88,18 @@ def as_command(function: Callable[..., Any]) -> Callable[..., None]:
 
         (run_command if whole else run_client)(work, json=json)
 
-    takes = {**own, **asks, **JSON} if works_with else own
+    takes = {**own, **asks, **JSON} if resources else own
     return typed(command, takes, name=function.__name__)
 
 
 def typed(command: Callable[..., None], takes: Takes, *, name: str) -> Callable[..., None]:
-    """A command as Typer takes it; while it runs, faults find its options."""
+    """A command with the signature that Typer reads; while it runs, faults find its options in `RUNNING`."""
 
     def run(**given: Any) -> None:
         RUNNING.set({parameter: kind for parameter, (kind, _) in takes.items()})
         command(**given)
 
-    read = {parameter: _read(parameter, kind, default) for parameter, (kind, default) in takes.items()}
+    read = {parameter: _typer_parameter(parameter, kind, default) for parameter, (kind, default) in takes.items()}
     run.__annotations__ = {parameter: kind for parameter, (kind, _) in read.items()}
     keyword = inspect.Parameter.KEYWORD_ONLY
     run.__signature__ = inspect.Signature(  # pyrefly: ignore[missing-attribute]
@@ -121,8 +121,8 @@ def _fields(bundle: Any) -> Takes:
     }
 
 
-def _read(name: str, kind: Any, default: Any) -> tuple[Any, Any]:
-    """What Typer is to read: it knows no tuples, and nothing of what is made of a value then."""
+def _typer_parameter(name: str, kind: Any, default: Any) -> tuple[Any, Any]:
+    """The type and default for Typer, which knows neither tuples nor our conversions of values."""
     info = option_of(kind)
     if info is None:
         return kind, default
@@ -130,7 +130,7 @@ def _read(name: str, kind: Any, default: Any) -> tuple[Any, Any]:
     if info.of.kind is not None:
         plain, default = info.of.kind, info.of.default
     if plain is bool and not info.param_decls:
-        # By itself Typer adds a `--no-…`.
+        # Typer adds a `--no-…` by default.
         info = copy(info)
         info.param_decls = [word(name, kind)]
     if get_origin(plain) is tuple:
@@ -139,7 +139,7 @@ def _read(name: str, kind: Any, default: Any) -> tuple[Any, Any]:
 
 
 def converted(kind: Any, value: Any) -> Any:
-    """What an option says, of what was read for it."""
+    """The value of an option, from the value that Typer read."""
     info = option_of(kind)
     if info is not None and info.of.turn is not None:
         return info.of.turn(value)
@@ -165,12 +165,12 @@ class TableRow:
     Attributes:
         rpc: The full name of the method.
         takes: Arguments and options by the names of parameters, as annotations.
-        before: Called with the settings, the request and what was given, before the request is sent.
-        ends: The exit code that a reply means. Raises CommandFault where it means that nothing was done.
-        json: The JSON document: members of the request's and the reply's, `new=old` where one is called otherwise, or
-            what makes it; empty: the whole reply.
-        line: What people are shown: a template over members of the request and the reply as JSON, or what makes it.
-        pages: The list that is asked for page by page, as long as there are more, or up to `page_size`.
+        before: Called with the settings, the request and the options' values, before the request is sent.
+        ends: Returns the exit code for a reply. Raises CommandFault for a reply that nothing was done.
+        json: The JSON document: members of the request and the reply, `new=old` for a different name, or a function
+            that makes it; empty: the whole reply.
+        line: The line for people: a template over members of the request and the reply, or a function that makes it.
+        pages: The list that is read page by page, to its end or up to `page_size`.
     """
 
     rpc: str
@@ -186,7 +186,7 @@ class TableRow:
 
     @property
     def of_context(self) -> bool:
-        """Whether the context service is asked, which may be another one than the fleet's."""
+        """Whether the RPC is of the context service, which may be another than the fleet's."""
         return self.rpc.startswith("fleet.context.")
 
     @property
@@ -197,7 +197,7 @@ class TableRow:
 
 
 def table(member: str, columns: Mapping[str, str | Callable[[Any], str]], nothing: str) -> Callable[..., None]:
-    """A view of a list as a table: of each column the field, or what makes the cell."""
+    """A view of a list as a table: for each column the field, or a function that makes the cell."""
 
     def view(screen: Screen, answer: Message, _: Message) -> None:
         rows = [
@@ -237,9 +237,9 @@ def row_command(name: str, row: TableRow) -> Callable[..., None]:
 
 
 def command_of(words: str, entry: CommandEntry) -> Callable[..., None]:
-    """The command that an entry stands for, as Typer takes it."""
-    place, _, member = entry.at.partition(":")
-    module = import_module(f"swe_ai_fleet.{place}")
+    """The command of an entry, with the signature that Typer reads."""
+    module_name, _, member = entry.at.partition(":")
+    module = import_module(f"swe_ai_fleet.{module_name}")
     if not member:
         return row_command(words.rpartition(" ")[2], module.ROWS[words])
     return as_command(getattr(module, member))
@@ -256,7 +256,7 @@ async def _calls(row: TableRow, settings: ClientSettings, server: str, token: st
 
 
 async def _answer(row: TableRow, calls: Calls, request: Any) -> Any:
-    """The reply; one that comes in pages as a whole, with the token of the page that was not asked for."""
+    """The reply; the pages of a list as one reply, with the token of the next page that was not read."""
     kind = GetMessageClass(row.method.output_type)
     if not row.pages:
         return await calls.unary(row.method.name, request, kind, seconds=row.seconds)
@@ -290,11 +290,11 @@ def _show(row: TableRow, screen: Screen, request: Message, answer: Message) -> E
 
 
 def _with_type(name: str, annotation: Any, request: Any) -> tuple[Any, Any]:
-    """The annotation with the type that the field has, where it says none, and with the field; and the default."""
+    """(annotation, default) of an option; the request's field adds the type and the default where none are given."""
     parts: Any = get_args(annotation) or (Any, annotation)
     kind, info = parts
     mark: Of = info.of
-    path = next((path_tried for path_tried in mark.fields or (name,) if has_field(request, path_tried)), "")
+    path = next((path for path in mark.fields or (name,) if has_field(request, path)), "")
     assert path or not mark.fields, f"{request.full_name} has none of {mark.fields}"
     needed = isinstance(info, Argument) and mark.default is None
     default: Any = inspect.Parameter.empty if needed else mark.default

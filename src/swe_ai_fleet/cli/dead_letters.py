@@ -1,4 +1,4 @@
-"""`fleet dlq`: messages that could not be handled; seen, handed in again, or dropped."""
+"""`fleet dlq`: lists, republishes or drops messages that could not be handled."""
 
 from __future__ import annotations
 
@@ -68,11 +68,11 @@ async def _settle(screen: Screen, settings: Settings, number: int, *, again: boo
 
 
 async def settle(connection: Connection, number: int, *, again: bool) -> str:
-    """Take a message out of the dead letters, handed in again before that if so wanted; where it came from.
+    """Remove a dead letter, with `again` after publishing it again; returns its original subject.
 
     Raises:
-        NotFound: There is none with this number.
-        CommandFault: It cannot be handed in again, since it was too large to be kept.
+        NotFound: No dead letter has this number.
+        CommandFault: It cannot be published again, because it was too large to be stored.
     """
     from swe_ai_fleet.adapters.jetstream.protocol import DEAD_LETTERS, MESSAGE_ID, from_api
 
@@ -86,7 +86,7 @@ async def settle(connection: Connection, number: int, *, again: bool) -> str:
     if again:
         if "Fleet-Omitted-Bytes" in letter.headers or not subject:
             raise CommandFault("its content was not kept", hint="publish it again")
-        # Handed in twice within minutes it is one message; later its task's id keeps it to once.
+        # Published twice within minutes it is one message; later its task's id prevents a second execution.
         headers = {MESSAGE_ID: f"{stream}/{number}"}
         await connection.publish(subject, letter.data, headers=headers, timeout=_TIMEOUT_SECONDS)
     await connection.api_unless(404, f"STREAM.MSG.DELETE.{stream}", fields, timeout=_TIMEOUT_SECONDS)

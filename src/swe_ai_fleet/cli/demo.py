@@ -1,7 +1,7 @@
-"""The demonstration: three agents, one small repository, a winner by evidence, every step audited.
+"""The demonstration: three agents solve a task in a small repository; evidence picks the winner; all is audited.
 
-The repository has a small module, its tests, and a fault that they show. `python -m swe_ai_fleet.cli.demo` needs
-nothing running. `MODEL_URL` (and `MODEL`) name a real model server; without one the replies are scripted, while
+The repository has a small module with a fault, and tests that show it. `python -m swe_ai_fleet.cli.demo` needs
+nothing running. `MODEL_URL` (and `MODEL`) name a real model server; without one the replies are scripted, but
 everything else (NATS, Ray, gRPC, git, sandbox, tests, checks) is real.
 """
 
@@ -109,7 +109,7 @@ _REPLIES = Path(__file__).with_name("demo_replies.json")
 
 
 class Faults(list[str]):
-    """What is not as it should be."""
+    """The failed expectations."""
 
     def expect(self, holds: bool, otherwise: str) -> None:
         if not holds:
@@ -117,7 +117,7 @@ class Faults(list[str]):
 
 
 async def demonstrate(screen: Screen, *, model_url: str, model: str) -> Exit:
-    """Run the demonstration and clean up; NOT_ACCEPTED if anything is not as it should be.
+    """Run the demonstration and clean up; NOT_ACCEPTED if an expectation failed.
 
     Args:
         model_url: An OpenAI-compatible server; empty for the scripted one.
@@ -167,14 +167,14 @@ async def demonstrate(screen: Screen, *, model_url: str, model: str) -> Exit:
     _heading(screen, "Cleaned up; now on a repository of yours")
     screen.line('  FLEET_MODEL_URL=http://127.0.0.1:8000/v1 fleet run --local --repo . "what to do"')
     for fault in faults:
-        screen.note(f"NOT AS IT SHOULD BE: {fault}", style="bold red")
+        screen.note(f"FAILED: {fault}", style="bold red")
     return Exit.NOT_ACCEPTED if faults else Exit.ACCEPTED
 
 
 async def _orchestrate(
     screen: Screen, client: FleetClient, repository: Path
 ) -> tuple[pb.OrchestrateResponse, ExecutionState]:
-    """Orchestrate over gRPC, shown as it happens; the final answer, and the state that its events lead to."""
+    """Orchestrate over gRPC and show the events; returns the final answer, and the state after all events."""
     request = pb.OrchestrateRequest(
         task_id=TASK_ID,
         task_description=TASK,
@@ -196,7 +196,7 @@ async def _orchestrate(
 
 
 def _check_delivery(screen: Screen, faults: Faults, repository: Path, base: str, final: pb.OrchestrateResponse) -> None:
-    """The winner stands on its branch; nothing else in the repository has changed."""
+    """Check that the winner is on its branch, and nothing else in the repository has changed."""
     faults.expect(
         final.status == pb.DELIBERATION_STATUS_COMPLETED,
         f"the execution ended as {pb.DeliberationStatus.Name(final.status)}",
@@ -209,14 +209,14 @@ def _check_delivery(screen: Screen, faults: Faults, repository: Path, base: str,
         return
     _heading(screen, f"git log {final.branch} (your working tree is untouched, still on main)")
     screen.line(git(repository, "log", "--stat", "-1", final.branch, "--"))
-    stands = git(repository, "rev-parse", f"refs/heads/{final.branch}", f"refs/heads/{final.branch}^").split()
-    faults.expect(stands == [final.commit_sha, base], f"branch {final.branch} is not the winner's commit on {base}")
+    commits = git(repository, "rev-parse", f"refs/heads/{final.branch}", f"refs/heads/{final.branch}^").split()
+    faults.expect(commits == [final.commit_sha, base], f"branch {final.branch} is not the winner's commit on {base}")
 
 
 async def _check_result(
     screen: Screen, faults: Faults, results: asyncio.Queue[Msg], final: pb.OrchestrateResponse
 ) -> None:
-    _heading(screen, "What a NATS subscriber heard")
+    _heading(screen, "What a NATS subscriber received")
     try:
         async with asyncio.timeout(_RESULT_SECONDS):
             message = await results.get()
@@ -228,7 +228,7 @@ async def _check_result(
     screen.line(json.dumps({key: _shortened(value) for key, value in payload.items()}, indent=2))
     faults.expect(
         message.subject == f"agent.results.{TASK_ID}" and payload.get("execution_id") == final.execution_id,
-        "the result speaks of another execution",
+        "the result is of another execution",
     )
     faults.expect(
         payload.get("success") is (final.status == pb.DELIBERATION_STATUS_COMPLETED),
@@ -246,7 +246,7 @@ async def _check_audit(screen: Screen, faults: Faults, client: FleetClient, fina
 
 @asynccontextmanager
 async def _results(url: str, token: str) -> AsyncGenerator[asyncio.Queue[Msg], None]:
-    """What is published about the demonstration's task, to a subscriber that knows nothing of the fleet."""
+    """The messages published about the demonstration's task, received by an ordinary NATS subscriber."""
     queue: asyncio.Queue[Msg] = asyncio.Queue()
     connection = await nats.connect(url, token=token)
     try:

@@ -1,4 +1,4 @@
-"""`fleet doctor`: each thing the fleet stands on, tried."""
+"""`fleet doctor`: tests everything that the fleet needs."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ alive = [node for node in ray.nodes() if node["Alive"]]
 print(ray.__version__, f"{len(alive)} nodes, {int(ray.cluster_resources().get('CPU', 0))} CPUs")
 """
 
-InCluster = Annotated[bool, option("Only what this node gives agents' commands, tried in a Pod like theirs.")]
+InCluster = Annotated[bool, option("Test only the isolation that this node allows, in a Pod like those of agents.")]
 _STYLES = {Health.OK: "green", Health.ABSENT: "yellow", Health.FAULT: "bold red"}
 
 
@@ -60,12 +60,12 @@ async def doctor(
     screen: Screen, settings: Settings, *, server: Server = "", token: Token = "", in_cluster: InCluster = False
 ) -> Exit:
     findings = await (examine_node(settings) if in_cluster else examine(settings, server=server, token=token))
-    well = all(finding.state is not Health.FAULT for finding in findings)
+    healthy = all(finding.state is not Health.FAULT for finding in findings)
     if screen.json:
-        screen.document({"ok": well, "findings": [asdict(finding) for finding in findings]})
+        screen.document({"ok": healthy, "findings": [asdict(finding) for finding in findings]})
     else:
         print_findings(screen, findings)
-    return Exit.ACCEPTED if well else Exit.UNAVAILABLE
+    return Exit.ACCEPTED if healthy else Exit.UNAVAILABLE
 
 
 def print_findings(screen: Screen, findings: Iterable[DoctorFinding]) -> None:
@@ -85,7 +85,7 @@ def print_findings(screen: Screen, findings: Iterable[DoctorFinding]) -> None:
 
 async def examine(settings: Settings, *, server: str = "", token: str = "") -> tuple[DoctorFinding, ...]:
     """All findings, in the order in which a newcomer would need the parts."""
-    # Here, as other heavy parts: certificates bring gRPC and cryptography along.
+    # Imported here, like other heavy parts: certificates import gRPC and cryptography.
     from swe_ai_fleet.cli.service_findings import harness, nats, traces
 
     parts: tuple[Awaitable[DoctorFinding | list[DoctorFinding]], ...] = (
@@ -113,7 +113,7 @@ async def examine(settings: Settings, *, server: str = "", token: str = "") -> t
 
 
 async def examine_node(settings: Settings) -> tuple[DoctorFinding, ...]:
-    """What this node gives the commands of agents: each isolation level, tried in a Pod like theirs."""
+    """The isolation levels that this node allows, each tested in a Pod like those of agents."""
     from swe_ai_fleet.sandbox.sandbox import confinement
 
     levels = [await _sandbox("bubblewrap", part="bubblewrap"), await _sandbox("landlock", part="landlock")]
@@ -123,7 +123,7 @@ async def examine_node(settings: Settings) -> tuple[DoctorFinding, ...]:
     findings += [
         level if level.part in (chosen_level, *works) else replace(level, state=Health.ABSENT) for level in levels
     ]
-    cause = f"FLEET_SANDBOX={settings.sandbox}; this node gives {' and '.join(works) or 'none'}"
+    cause = f"FLEET_SANDBOX={settings.sandbox}; this node allows {' and '.join(works) or 'none'}"
     if chosen_level not in works:
         mend = f"set FLEET_SANDBOX={works[0]}" if works else "see bubblewrap and landlock above, or take another node"
         return (*findings, broken("agents", cause, mend))
@@ -131,15 +131,15 @@ async def examine_node(settings: Settings) -> tuple[DoctorFinding, ...]:
     return (*findings, ok("agents", cause, stronger), *await _setup_network(settings))
 
 
-def _machine(settings: Settings, place: FleetAddress | None) -> list[DoctorFinding]:
-    return [disk(settings), open_files(settings), *ports(settings, runs=place is not None)]
+def _machine(settings: Settings, fleet: FleetAddress | None) -> list[DoctorFinding]:
+    return [disk(settings), open_files(settings), *ports(settings, runs=fleet is not None)]
 
 
 async def _exposure(settings: Settings, *, server: str) -> list[DoctorFinding]:
-    from swe_ai_fleet.cli.service_findings import access, transport, ways
+    from swe_ai_fleet.cli.service_findings import access, transport, unprotected_calls
 
     certificates = await asyncio.to_thread(transport, settings)
-    return [*certificates, *ways(settings, server), await asyncio.to_thread(access, settings)]
+    return [*certificates, *unprotected_calls(settings, server), await asyncio.to_thread(access, settings)]
 
 
 async def _sandbox(requested: Requested, *, part: str = "sandbox") -> DoctorFinding:
@@ -154,7 +154,7 @@ async def _sandbox(requested: Requested, *, part: str = "sandbox") -> DoctorFind
         report = await examine_sandbox(requested)
     except FleetError as error:
         return faulty(part, error, version=version)
-    # What is open comes first: a table cuts long cells.
+    # The gaps come first: a table cuts long cells.
     left_open = f"; leaves open: {'; '.join(report.leaves_open)}" if report.leaves_open else ""
     cause = f"{report.level}{left_open}; closes: {'; '.join(report.closes)}"
     version = version if report.level is IsolationLevel.BUBBLEWRAP else ""
@@ -162,7 +162,7 @@ async def _sandbox(requested: Requested, *, part: str = "sandbox") -> DoctorFind
 
 
 async def _setup_network(settings: Settings) -> list[DoctorFinding]:
-    """Whether environments can be built: what pip and npm are configured for, reached as a build reaches it."""
+    """Whether environments can be built: downloads with the configuration of pip and npm, as a build does."""
     from swe_ai_fleet.adapters.git_workspace.setup import try_setup_network
     from swe_ai_fleet.runtime.factories import setup_policy
     from swe_ai_fleet.runtime.tool_services import make_sandbox, with_isolation_level
@@ -194,13 +194,13 @@ async def _tools(settings: Settings) -> DoctorFinding:
         access = tool_access(settings)
     except FleetError as error:
         return faulty("tools", error, f"correct FLEET_{error.field.partition('.')[0].upper()}")
-    there = {
+    counts = {
         "databases": len(access.databases),
         "git remotes": len(access.remotes),
         "MCP servers": len(access.mcp_servers),
         "plug-in tools": len(access.plugins),
     }
-    configured = [f"{number} {name}" for name, number in there.items() if number]
+    configured = [f"{number} {name}" for name, number in counts.items() if number]
     if access.docker is not None:
         try:
             await reap(access.docker, executions=())
@@ -211,7 +211,7 @@ async def _tools(settings: Settings) -> DoctorFinding:
 
 
 async def _ray(settings: Settings) -> DoctorFinding:
-    # In a process of its own: importing Ray here would cost every other check its time.
+    # In a separate process: importing Ray here would delay every other check.
     if settings.executor == "kubernetes":
         return absent("ray", "not used: agents are Kubernetes Jobs")
     if fault := await unreached(settings.ray_address.removeprefix("ray://")):
@@ -232,7 +232,7 @@ async def _ray(settings: Settings) -> DoctorFinding:
 
 
 async def model(settings: Settings, *, server: str, token: str) -> DoctorFinding:
-    """The model server that settings name; where they name none, the fleet that runs knows which one it asks."""
+    """The model server in the settings; without one, a running fleet's own finding covers it."""
     if not settings.model_url and find_fleet(settings, server=server, token=token) is not None:
         return absent("model server", "none is set here; the fleet's own is below")
     from swe_ai_fleet.runtime.factories import open_model
@@ -249,7 +249,7 @@ async def model(settings: Settings, *, server: str, token: str) -> DoctorFinding
 
 
 async def _vllm(settings: Settings) -> DoctorFinding:
-    """Only for `fleet up --vllm`; a fleet does without."""
+    """vLLM, which only `fleet up --vllm` needs."""
     from swe_ai_fleet.runtime.vllm_command import INSTALL_HINT, vllm_interpreter, vllm_version
 
     try:
@@ -263,10 +263,10 @@ async def _vllm(settings: Settings) -> DoctorFinding:
 
 
 async def _memory(settings: Settings) -> DoctorFinding:
-    """How memories are found; their index is made by the context service itself."""
+    """How memories are searched; the context service builds the index."""
     from swe_ai_fleet.runtime.knowledge import installed
 
-    place = settings.memory_store.partition(":")[0] or "a file under home"
+    store = settings.memory_store.partition(":")[0] or "a file under home"
     if (knowledge := installed()) is None:
         return absent("memory", "its extension `knowledge` was removed", "")
     try:
@@ -276,25 +276,25 @@ async def _memory(settings: Settings) -> DoctorFinding:
         ):
             if embedder is None:
                 mend = 'pip install "swe-ai-fleet[embeddings]", or set FLEET_EMBEDDINGS_URL, to find them by meaning'
-                return ok("memory", f"{place}; found by words", mend)
+                return ok("memory", f"{store}; found by words", mend)
             await embedder.embed(["Is anybody there?"])
-            return ok("memory", f"{place}; found by words and by {embedder.name}")
+            return ok("memory", f"{store}; found by words and by {embedder.name}")
     except (FleetError, TimeoutError) as error:
         return faulty("memory", error, "see FLEET_EMBEDDINGS and FLEET_EMBEDDINGS_URL", seconds=PROBE_SECONDS)
 
 
 async def _fleet(settings: Settings, *, server: str, token: str) -> list[DoctorFinding]:
-    place = find_fleet(settings, server=server, token=token)
-    if place is None:
+    fleet = find_fleet(settings, server=server, token=token)
+    if fleet is None:
         cause = f"none runs on {settings.home}"
         return [absent("fleet", cause, "`fleet up`, or --local where it is offered")]
     try:
-        async with connect(place.address, place.token, tls=place.tls) as client:
+        async with connect(fleet.address, fleet.token, tls=fleet.tls) as client:
             status = await client.status(timeout_seconds=PROBE_SECONDS)
     except CommandFault as fault:
         return [broken("fleet", fault.message, fault.hint)]
     whole = Health.OK if status.status == "healthy" else Health.FAULT
-    summary = f"{status.status} at {place.address}, up for {status.uptime_seconds} s"
+    summary = f"{status.status} at {fleet.address}, up for {status.uptime_seconds} s"
     return [DoctorFinding(part="fleet", state=whole, cause=summary), *map(_component, status.components)]
 
 

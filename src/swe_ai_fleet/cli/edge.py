@@ -1,4 +1,4 @@
-"""The edge of the process: settings read, the loop run, every fault told in a line, one exit code."""
+"""The edge of the process: reads settings, runs the event loop, prints every fault as one line, sets the exit code."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ S = TypeVar("S", "Settings", ClientSettings)
 def run_command(
     work: Callable[[Screen, Settings], Coroutine[object, object, Exit]], *, json: bool, log_level: str = "error"
 ) -> None:
-    """Run a command to its end and leave with its exit code.
+    """Run a command to its end and exit with its code.
 
     Args:
-        log_level: What the fleet's own parts, where they run in this process, log to standard error, as text; empty:
-            the level and the form of the settings, whose level also holds where it is `debug`.
+        log_level: The level at which parts of a fleet in this process log to standard error, as text; empty: the level
+            and the format of the settings. A level `debug` in the settings takes precedence.
     """
     _run(work, _settings, json=json, log_level=log_level)
 
@@ -52,9 +52,9 @@ def _run(
             raise CommandFault(f"{configuration_file()} cannot be read: {error}") from None
         if settings.home.exists() and not settings.home.is_dir():
             raise CommandFault(f"{settings.home} is not a directory", field="FLEET_HOME")
-        # Earlier versions took settings from the working directory, where a repository may have put them.
-        here = Path(CONFIGURATION)
-        if here.is_file() and here.resolve() != configuration_file().resolve():
+        # Earlier versions read settings from the working directory, where a repository may have placed them.
+        local_file = Path(CONFIGURATION)
+        if local_file.is_file() and local_file.resolve() != configuration_file().resolve():
             screen.note(
                 f"{CONFIGURATION} in this directory is not read; if it is yours: fleet --config {CONFIGURATION} ..."
             )
@@ -62,7 +62,7 @@ def _run(
         if debugging or not log_level or "structlog" in sys.modules:
             _log_to_stderr(settings, settings.log_level if debugging and log_level else log_level)
         else:
-            # Its warning about each TLS connection that ends helps nobody.
+            # asyncio warns about every TLS connection that ends, which is of no use.
             logging.getLogger("asyncio").setLevel(logging.ERROR)
         if whole := sys.modules.get("swe_ai_fleet.settings"):
             for text in whole.unknown_names(os.environ):
@@ -76,7 +76,7 @@ def _run(
         screen.fault(CommandFault("interrupted", exit_code=Exit.STOPPED))
         code = Exit.STOPPED
     except BrokenPipeError:
-        # Whoever read our output has enough; Python must not complain about it at exit either.
+        # The reader of our output has closed it; without this Python would complain at exit too.
         sys.stdout = None
         code = Exit.ACCEPTED
     except Exception as error:  # noqa: BLE001 - the edge of the process
@@ -86,7 +86,7 @@ def _run(
             raise typer.Exit(int(fault.exit_code)) from None
         # Only on request: a traceback may show the values of variables, secrets among them.
         if debugging and (structlog := sys.modules.get("structlog")):
-            structlog.get_logger().debug("a command met a fault of ours", exc_info=True)
+            structlog.get_logger().debug("a command failed with an internal fault", exc_info=True)
         message = f"internal fault: {type(error).__name__}: {error}"
         screen.fault(CommandFault(message, exit_code=Exit.NOT_ACCEPTED, hint="FLEET_LOG_LEVEL=debug shows where"))
         code = Exit.NOT_ACCEPTED

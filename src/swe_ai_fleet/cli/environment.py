@@ -1,4 +1,4 @@
-"""`fleet env`: an environment and how it came to be, without a running fleet; what an environment run found out."""
+"""`fleet env`: builds and explains an environment without a running fleet; exports the result of an environment run."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def explain(
     image_credential: options.ImageCredential = "",
     include_dirty: IncludeDirty = UncommittedChanges.REFUSE,
 ) -> Exit:
-    # What lies about uncommitted stays out, unless it is asked for.
+    # Uncommitted changes are left out, unless the options include them.
     refused = include_dirty is UncommittedChanges.REFUSE
     uncommitted = UncommittedChanges.IGNORE if refused else include_dirty
     spec = EnvironmentSpec(
@@ -48,7 +48,7 @@ async def explain(
         image=image,
         image_credential=image_credential,
     )
-    # It brings the clients of models and NATS along, which nothing else here needs.
+    # It imports the clients of models and NATS, which nothing else here needs.
     from swe_ai_fleet.runtime.factories import workspace_provider
 
     named = repo_ref(repo, ref=ref, uncommitted=uncommitted)
@@ -66,7 +66,7 @@ async def explain(
 
 
 def _options(screen: Screen, state: ExecutionState) -> None:
-    """Print what an execution's environment run, or an earlier one that it used, found out, as options."""
+    """Print the result of an execution's environment run, or of an earlier one that it used, as options."""
     proposal = state.proposal
     if proposal is None:
         raise CommandFault(
@@ -91,7 +91,7 @@ def _options(screen: Screen, state: ExecutionState) -> None:
 def _lock(screen: Screen, state: ExecutionState) -> None:
     """Print the packages in the environment of an execution's baseline, as a requirements file with hashes.
 
-    Npm's stand behind them as remarks, which pip passes over.
+    Npm's packages follow as comments, which pip ignores.
     """
     report = state.baseline.report if state.baseline is not None else EnvironmentReport()
     if not report.installed and not report.installed_npm:

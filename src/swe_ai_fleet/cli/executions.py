@@ -1,4 +1,4 @@
-"""Executions as people see them, in tables, and as programs read them: JSON documents and exit codes."""
+"""Executions as tables for people, and as JSON documents and exit codes for programs."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ _OUTPUT_CHARS = 4_000
 
 
 def candidates_table(state: ExecutionState, *, verdict: str = "") -> Table:
-    """All candidates by rank with their evidence, then those that do not stand, and the agents that left none.
+    """All candidates by rank with their evidence, then dropped candidates, then agents without a candidate.
 
-    `verdict` is what stands above the table already: it is not said of the first again.
+    `verdict` is already printed above the table, so the first row does not repeat it.
     """
     table = empty_table("rank", "candidate", "verdict", "score", "checks", "lines", "tokens", "why")
     for ranked in state.ranking:
@@ -62,30 +62,30 @@ def candidates_table(state: ExecutionState, *, verdict: str = "") -> Table:
         report = state.reports.get(name)
         word = report.verdict_word if report else ""
         add_row(table, "-", name, word, "", checks_text(report), "", tokens, reason, style="dim")
-    aside = {EXECUTION_SUBJECT, *side_runs(state), *state.candidates}
+    excluded = {EXECUTION_SUBJECT, *side_runs(state), *state.candidates}
     for agent in state.agents.values():
-        if agent.agent_id not in aside:
+        if agent.agent_id not in excluded:
             tokens = f"{agent.usage.total_tokens:,}" if agent.usage.total_tokens else ""
             add_row(table, "-", agent.agent_id, "", "", "", "", tokens, without_patch(state, agent), style="dim")
     return table
 
 
 def without_patch(state: ExecutionState, agent: AgentProgress) -> str:
-    """How an agent stands that has left no candidate."""
+    """The state of an agent without a candidate."""
     if not state.status.terminal and agent.status in ("running", "awaiting_approval"):
-        return standing(agent)
+        return activity(agent)
     return f"{agent.stop_reason or agent.status}; no patch"
 
 
-def standing(agent: AgentProgress) -> str:
-    """What an agent that has not ended does."""
+def activity(agent: AgentProgress) -> str:
+    """The current activity of an agent that has not ended."""
     if agent.model_awaited_since:
         return f"waiting for a model server since {agent.model_awaited_since[11:19]}"
     return agent.status.replace("_", " ")
 
 
 def examination_table(examination: Examination) -> Table:
-    """Candidates down, the new tests of their authors across: how many of those that say anything pass."""
+    """A row for each candidate, a column for the new tests of each author: how many of the telling tests pass."""
     heads = (f"tests of {', '.join(tests.candidates)} ({len(tests.tests)})" for tests in examination.sets)
     table = empty_table("change of", *heads)
     for name in examination.candidates:
@@ -123,7 +123,7 @@ def audit_table(verdicts: Iterable[ChainVerdict]) -> Table:
 
 
 def signed_text(verdict: ChainVerdict) -> str:
-    """Who signed a chain, in a few words."""
+    """The key that signed a chain, and how far."""
     match verdict.signing:
         case Signing.NONE:
             return "no"
@@ -138,7 +138,7 @@ def signed_text(verdict: ChainVerdict) -> str:
 
 
 def nodes_table(rows: Iterable[tuple[str, ...]]) -> Table:
-    """A row a node: place, status, attempt, seconds, tokens, what it said or why it failed."""
+    """A row for each node: id, status, attempt, seconds, tokens, its output or its error."""
     table = empty_table("node", "status", "attempt", "seconds", "tokens", "what")
     for *cells, summary in rows:
         add_row(table, *cells, one_line(summary, _GIST_CHARS), style=_NODE_STYLES.get(cells[1], ""))
@@ -153,7 +153,7 @@ def node_row(update: NodeUpdated) -> tuple[str, ...]:
 
 
 def print_outputs(screen: Screen, outputs: str) -> None:
-    """What a workflow's run gave, each value under its name."""
+    """Print the outputs of a workflow's run, each value under its name."""
     for name, value in json_fields(outputs).items():
         screen.line(f"{name}:", style="bold")
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=2)
@@ -161,13 +161,13 @@ def print_outputs(screen: Screen, outputs: str) -> None:
 
 
 def json_fields(text: str) -> dict[str, object]:
-    """The members of an object as JSON; of another value the value, as `output`."""
+    """The members of a JSON object; any other value as the member `output`."""
     value: object = json.loads(text) if text else {}
     return value if is_object(value) else {"output": value}
 
 
 def gist(text: str) -> str:
-    """An output in a few words: what an agent answered or a tool printed, else the JSON."""
+    """The main text of an output: an agent's answer or a tool's content, else the JSON."""
     fields: object = json.loads(text) if text else None
     if not is_object(fields):
         return text
@@ -175,9 +175,9 @@ def gist(text: str) -> str:
 
 
 def exit_of(status: ExecutionStatus, verdict: Verdict | None = None) -> Exit:
-    """The exit code that tells how an execution stands; one that goes on counts as not accepted.
+    """The exit code for an execution's status; a running one counts as not accepted.
 
-    A winner without a verdict is one of before there were verdicts, or a workflow's output.
+    A completed execution without a verdict is of a version without verdicts, or a workflow.
     """
     match status:
         case ExecutionStatus.COMPLETED:
@@ -191,7 +191,7 @@ def exit_of(status: ExecutionStatus, verdict: Verdict | None = None) -> Exit:
 
 
 def exit_of_state(state: ExecutionState) -> Exit:
-    """The exit code that tells how an execution stands; of judged patches it is the verdict on the best."""
+    """The exit code for an execution's state; for judged patches it is the verdict on the best patch."""
     judged = state.task.kind is TaskKind.JUDGE and state.status is ExecutionStatus.NO_WINNER
     if judged and state.verdict is Verdict.UNVERIFIED and not state.task.constraints.require_verified:
         return Exit.UNVERIFIED
@@ -288,5 +288,5 @@ def _context(context: GatheredContext) -> dict[str, object]:
 
 
 def _usage(usage: Usage) -> dict[str, object]:
-    # `cost` is what earlier versions called it.
+    # `cost` is the name of earlier versions.
     return {**asdict(usage), "total_tokens": usage.total_tokens, "cost_usd": usage.cost}

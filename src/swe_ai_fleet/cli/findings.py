@@ -1,6 +1,6 @@
-"""Findings of `fleet doctor`: what trying one part of an installation gave.
+"""Findings of `fleet doctor`: the results of testing the parts of an installation.
 
-Parts of this machine are room on the disk, open files, ports.
+Parts of this machine are the free disk space, open files, ports.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from swe_ai_fleet.settings import Settings, on_loopback
 
 LEAST_FREE_BYTES = 1 << 30
 LEAST_FREE_FILES = 20_000
-"""A clone of a middling repository with its environment."""
+"""Files in a clone of a medium-sized repository with its environment."""
 FILES_EACH = 8
-"""Open files of one agent's session."""
+"""Open files of one agent's session. The process itself needs `_FILES_BESIDE` more."""
 _FILES_BESIDE = 512
 PROBE_SECONDS = 15.0
 _REACH_SECONDS = 3.0
 _FIRST_LOOK_SECONDS = 0.8
 _OLDEST_GIT = (2, 38)
-"""The first whose `merge-tree` writes trees, which is how results are merged without a work tree."""
+"""The first version whose `merge-tree` writes trees, with which results are merged without a work tree."""
 VERSION = re.compile(r"\d+(?:\.\d+)+")
 
 
 class Health(StrEnum):
-    """`absent` is something optional that is not there."""
+    """`absent` is for an optional part that is missing."""
 
     OK = "ok"
     ABSENT = "absent"
@@ -46,7 +46,7 @@ class Health(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoctorFinding:
-    """What trying one part gave. `cause` says what was found, `mend` what to do where it is not well."""
+    """The result of testing one part. `cause` says what was found, `mend` how to fix a fault."""
 
     part: str
     state: Health
@@ -70,7 +70,7 @@ def broken(part: str, cause: str, mend: str = "", *, version: str = "") -> Docto
 def faulty(
     part: str, error: FleetError | TimeoutError, mend: str = "", *, version: str = "", seconds: float = 0.0
 ) -> DoctorFinding:
-    """What is found of a part that raises, or says nothing within so many seconds; `mend` where it does not say it."""
+    """The finding for a part that raised, or did not answer within `seconds`; `mend` is used where it has no hint."""
     if isinstance(error, FleetError):
         return broken(part, error.message, error.hint or mend, version=version)
     return broken(part, f"no answer within {seconds:g} seconds", mend, version=version)
@@ -117,7 +117,7 @@ async def program(name: str, *, required: bool, mend: str, oldest: tuple[int, ..
 
 
 async def unreached(address: str, *, seconds: float = _REACH_SECONDS) -> str:
-    """Why nobody listens at `host:port`; empty where somebody does, or where it is none."""
+    """Why a connection to `host:port` fails; empty where it succeeds, or for a malformed address."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
         return ""
@@ -133,15 +133,11 @@ async def unreached(address: str, *, seconds: float = _REACH_SECONDS) -> str:
 
 
 async def silent_models(settings: Settings) -> list[DoctorFinding]:
-    """A fault for each model server that nobody listens at, found in under a second."""
-    servers_found = ModelServers(settings=settings)
-    servers = await servers_found.look()
+    """A fault for each model server that refuses connections, found in under a second."""
+    listing = ModelServers(settings=settings)
+    servers = await listing.look()
     if not servers:
-        return [
-            broken(
-                "model server", f"none is found at {servers_found.source}", "start one there, or set FLEET_MODEL_URL"
-            )
-        ]
+        return [broken("model server", f"none is found at {listing.source}", "start one there, or set FLEET_MODEL_URL")]
     faults = await asyncio.gather(*(_silent(server.base_url) for server in servers))
     mend = "start it, or set FLEET_MODEL_URL and FLEET_MODEL"
     return [
@@ -152,7 +148,7 @@ async def silent_models(settings: Settings) -> list[DoctorFinding]:
 
 
 async def _silent(base_url: str) -> str:
-    """Why nobody can be asked at a URL; empty where somebody listens."""
+    """Why a connection to a URL's host fails; empty where it succeeds."""
     url = urlsplit(base_url)
     try:
         port = url.port or {"http": 80, "https": 443}.get(url.scheme, 0)
@@ -165,7 +161,7 @@ async def _silent(base_url: str) -> str:
 
 
 async def check_start(settings: Settings) -> None:
-    """Whether a fleet can start here, as far as a moment's look says. Raises CommandFault."""
+    """Check quickly whether a fleet can start here. Raises CommandFault."""
     faults = [await git(), *await asyncio.to_thread(ports, settings, runs=False)]
     for fault in faults:
         if fault.state is Health.FAULT:
@@ -173,22 +169,22 @@ async def check_start(settings: Settings) -> None:
 
 
 def disk(settings: Settings) -> DoctorFinding:
-    """Whether clones, environments and the event log have room under `home`."""
-    place = _nearest(settings.home)
+    """Whether there is enough space under `home` for clones, environments and the event log."""
+    directory = _nearest(settings.home)
     try:
-        usage = os.statvfs(place)
+        usage = os.statvfs(directory)
     except OSError as error:
-        return broken("disk", f"{place}: {error.strerror}", "set FLEET_HOME")
+        return broken("disk", f"{directory}: {error.strerror}", "set FLEET_HOME")
     free, files = usage.f_bavail * usage.f_frsize, usage.f_favail
     free_text = f"{free / (1 << 30):.1f} GiB free under {settings.home}"
     mend = "make room, or set FLEET_HOME to a larger disk"
     if free < LEAST_FREE_BYTES:
         return broken("disk", f"only {free_text}", mend)
-    # File systems without a number of files say 0 of 0.
+    # File systems without a limit of files report 0 of 0.
     if usage.f_files and files < LEAST_FREE_FILES:
         return broken("disk", f"{free_text}, but only {files:,} files more", mend)
-    if not os.access(place, os.W_OK):
-        return broken("disk", f"{place} cannot be written", "set FLEET_HOME, or correct its owner")
+    if not os.access(directory, os.W_OK):
+        return broken("disk", f"{directory} cannot be written", "set FLEET_HOME, or correct its owner")
     return ok("disk", free_text)
 
 
@@ -209,25 +205,25 @@ def open_files(settings: Settings) -> DoctorFinding:
 
 
 def ports(settings: Settings, *, runs: bool) -> list[DoctorFinding]:
-    """Whether what a fleet listens on can be had; nothing is tried where one `runs` there already."""
+    """Whether a fleet's ports are free; nothing is tested where a fleet `runs` already."""
     wanted = {
         "listen": settings.listen,
         "context_listen": "" if settings.context_url else settings.context_address,
-        # Without a setting of its own the gateway takes another one.
+        # Without a setting the gateway falls back to another port.
         "http_listen": settings.http_address if settings.http_listen else "",
         "metrics_listen": settings.metrics_listen,
         "probe_listen": settings.probe_listen,
     }
     open_to_others = [f"{name} {address}" for name, address in wanted.items() if address and not on_loopback(address)]
-    # What has a port of its own choice (embedded NATS, a private Ray) listens on loopback.
+    # Parts with a port of their own choice (embedded NATS, a private Ray) listen on loopback.
     reach = f"others can reach {', '.join(open_to_others)}" if open_to_others else "on loopback alone"
     if runs:
-        return [ok("ports", f"a fleet runs here and has them; {reach}")]
+        return [ok("ports", f"in use by the fleet that runs here; {reach}")]
     faults: list[DoctorFinding] = []
     for name, address in wanted.items():
-        # Of metrics the next port serves as well.
+        # Metrics fall back to the next port.
         if address and (fault := _bind_fault(address)) and (name != "metrics_listen" or fault == _NO_ADDRESS):
-            other = "correct" if fault == _NO_ADDRESS else "stop what has it, or set"
+            other = "correct" if fault == _NO_ADDRESS else "stop the program that uses it, or set"
             mend = f"{other} FLEET_{name.upper()}"
             faults.append(broken(f"port of {name}", f"{address}: {fault}", mend))
     addresses = ", ".join(address for address in wanted.values() if address)
@@ -243,12 +239,12 @@ def _bind_fault(address: str) -> str:
     if not colon or not port.isdigit() or int(port) > 65_535:
         return _NO_ADDRESS
     try:
-        family, kind, protocol, _, place = socket.getaddrinfo(
+        family, kind, protocol, _, bind_address = socket.getaddrinfo(
             host.strip("[]") or None, int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-        with socket.socket(family, kind, protocol) as tried:
-            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            tried.bind(place)
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(bind_address)
     except OSError as error:
         return error.strerror or str(error)
     return ""

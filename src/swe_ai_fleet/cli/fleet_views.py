@@ -1,4 +1,4 @@
-"""`fleet status` and `fleet metrics`: what the fleet stands on and does now, how long things took, what they cost."""
+"""The views of `fleet status` and `fleet metrics`: parts and queue now; durations, counts and costs over a time."""
 
 from __future__ import annotations
 
@@ -157,12 +157,12 @@ def show_metrics(screen: Screen, reply: pb.GetMetricsResponse, _: Any) -> None:
 
 
 def since_ms(span: str) -> int:
-    """When a span of time such as `30m` that ends now began; 0 for no span. Raises CommandFault."""
+    """The time a span such as `30m` ago, in ms since the epoch; 0 for no span. Raises CommandFault."""
     return int((time.time() - seconds(span)) * 1000) if span else 0
 
 
 def seconds(span: str, field: str = "since") -> int:
-    """The length of a span such as `30m`. Raises CommandFault naming the field."""
+    """The seconds of a span such as `30m`. Raises CommandFault naming the field."""
     match = _SPAN.fullmatch(span.strip())
     if match is None or not int(match[1]):
         raise CommandFault(f"{span[:32]!r} is not a span", field=field, hint="such as 90s, 30m, 1h or 7d")
@@ -170,7 +170,7 @@ def seconds(span: str, field: str = "since") -> int:
 
 
 def overlap_seconds(span: str) -> int:
-    """How long what is rotated away counts as well, a year at most. Raises CommandFault."""
+    """The seconds for which a replaced secret stays valid, a year at most. Raises CommandFault."""
     return 0 if span == "0" else min(seconds(span, "overlap"), 366 * _UNITS["d"])
 
 
@@ -192,7 +192,7 @@ def summary(reply: pb.GetMetricsResponse) -> list[str]:
         f"{usage.completion_tokens:,} out; {counted(usage.model_calls, 'model call')}, "
         f"{counted(usage.tool_calls, 'tool call')}" + (f"; cost {usage.cost_usd:.4f} USD" if usage.cost_usd else ""),
     ]
-    # How agents stopped, and what went wrong; nothing of what did not happen.
+    # Stops, loops and losses are listed only if there were any.
     happened = {
         f"agents stopped by: {_counted(agents.stops)}": bool(agents.stops),
         f"agents that looped: {_counted(agents.loops)}": bool(agents.loops),

@@ -1,6 +1,6 @@
-"""What `fleet` has: of every command where its code is, what it does, and examples, as help and manual page show them.
+"""The commands of `fleet`: where the code of each is, its help and its examples, for the help and the manual page.
 
-Nothing of a command is imported before somebody asks for it; `fleet --help` reads this alone.
+A command's code is imported only when it is needed; `fleet --help` reads this module alone.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from functools import partial
 from swe_ai_fleet.extensions import CommandEntry, entry
 
 GROUPS: Mapping[str, str] = {
-    "audit": "What the agents did, proven.",
-    "tools": "What agents can do, and one such operation by hand.",
-    "env": "What a repository's commands find when they run.",
-    "councils": "Who solves the tasks of each role.",
-    "erase": "Erase for good what the fleet keeps, from every store.",
+    "audit": "Verify the audit chains of agents.",
+    "tools": "List the operations of agents, or run one by hand.",
+    "env": "Environments in which a repository's commands run.",
+    "councils": "The agents for the tasks of each role.",
+    "erase": "Erase stored data permanently, from every store.",
     "dlq": "Messages on NATS that could not be handled.",
-    "access": "Who may come in: the access file.",
+    "access": "Tokens, issuers and certificates of the access file.",
     "access token": "Tokens of people, programs and services.",
 }
 
@@ -29,7 +29,7 @@ SECTIONS: Mapping[str, str] = {
     "Run a fleet": "up doctor status metrics capacity drain init access backup restore erase dlq",
     "Connect others": "mcp telegram webhooks",
 }
-"""The commands behind `fleet` as its help groups them; those that an extension brings stand in the last place else."""
+"""The top-level commands in the sections of the help; other commands of extensions are in a last section."""
 
 _row = partial(entry, "cli.rows")
 
@@ -39,12 +39,12 @@ ENTRIES: Mapping[str, CommandEntry] = {
         "fleet status",
     ),
     "metrics": _row(
-        "Show how long executions, agents, model and tool calls took, and what was spent.",
+        "Show durations of executions, agents, model and tool calls, and their costs.",
         "fleet metrics --since 7d --role QA",
     ),
     "drain": entry(
         "cli.rows:drain",
-        "Take an orchestrator, a host or a node out of work; wait until it can be ended, and say for what.",
+        "Take an orchestrator, a host or a node out of work; wait until it can be stopped, and show what it waits for.",
         "fleet drain node fleet-0-1-0-agents-worker-x7k2p --within 30m",
         "fleet drain orchestrator fleet-orchestrator-5d9c --undo",
     ),
@@ -61,12 +61,12 @@ ENTRIES: Mapping[str, CommandEntry] = {
     ),
     "open": entry(
         "cli.up:open_page",
-        "Print the address of the running fleet's page; it lets in whoever opens it.",
+        "Print the address of the running fleet's page; anyone with the address has access.",
         "fleet open --browser",
     ),
     "run": entry(
         "cli.run:run",
-        "Let several agents solve a task; show the verdict, the winner, its diff and its branch.",
+        "Run several agents on a task; show the verdict, the winner, its diff and its branch.",
         "fleet run 'Let parse_date accept ISO weeks' --check 'pytest -q tests/test_dates.py'",
         "fleet run 'Upgrade to pydantic 2' --agents 5 --rounds 2 --approve risky --branch pydantic-2",
     ),
@@ -77,13 +77,13 @@ ENTRIES: Mapping[str, CommandEntry] = {
         "git diff main | fleet judge --repo . --base main --patch - --task 'Dates accept ISO weeks' --require-verified",
     ),
     "deliver": _row(
-        "Put a candidate of an ended execution on a branch, whatever its verdict; the log keeps who decided it.",
+        "Put a candidate of an ended execution on a branch, whatever its verdict; the log records who decided it.",
         "fleet deliver fix-dates agent-dev-2 --branch fix-dates --reason 'The old test is wrong'",
     ),
     "init": entry(
         "cli.access:init",
         "Write what a secured fleet needs: certificates, NATS accounts, tokens, settings. "
-        "Keys are never written twice.",
+        "Existing keys are never overwritten.",
         "fleet init fleet-secrets --tenants red,blue --hosts fleet.example.org",
         "fleet init fleet-secrets --check",
     ),
@@ -95,7 +95,7 @@ ENTRIES: Mapping[str, CommandEntry] = {
     "list": _row("List executions, the newest first.", "fleet list --status in_progress --status pending --limit 20"),
     "show": entry(
         "cli.rows:show",
-        "Show an execution as it stands: verdict, candidates, evidence, diff, branch.",
+        "Show the current state of an execution: verdict, candidates, evidence, diff, branch.",
         "fleet show fix-dates",
     ),
     "cancel": _row(
@@ -107,11 +107,11 @@ ENTRIES: Mapping[str, CommandEntry] = {
         "fleet erase execution fix-dates --reason 'a key was printed' --dry-run",
     ),
     "erase caller": _row(
-        "Erase all that a caller handed in.",
+        "Erase everything that a caller submitted.",
         "fleet erase caller alice --reason 'request of 3 May'",
     ),
     "erase tenant": _row(
-        "Erase all of your tenant.", "fleet erase tenant payments --reason 'end of contract' --cancel"
+        "Erase everything of your tenant.", "fleet erase tenant payments --reason 'end of contract' --cancel"
     ),
     "erase memory": _row(
         "Erase memories, by id or by namespace.",
@@ -125,13 +125,13 @@ ENTRIES: Mapping[str, CommandEntry] = {
     ),
     "replay": entry(
         "cli.recordings:replay",
-        "Run an agent again here against its recorded replies; exit code 1 where it goes another way.",
+        "Run an agent again here against its recorded replies; exit code 1 where it differs from the recording.",
         "fleet replay fix-dates",
         "fleet replay fix-dates --fork-at 6 --model another-model",
     ),
-    "approve": _row("Let an agent do what it asked for.", "fleet approve fix-dates --text 'Mind the changelog'"),
+    "approve": _row("Approve an agent's request.", "fleet approve fix-dates --text 'Mind the changelog'"),
     "reject": _row(
-        "Refuse what an agent asked for; a refused plan ends its run.",
+        "Reject an agent's request; a rejected plan ends its run.",
         "fleet reject fix-dates --text 'Not before the release'",
     ),
     "adjust": _row(
@@ -140,14 +140,14 @@ ENTRIES: Mapping[str, CommandEntry] = {
     ),
     "doctor": entry(
         "cli.doctor:doctor",
-        "Try everything the fleet stands on, and say what is wrong and how to fix it.",
+        "Test everything that the fleet needs; show what is wrong and how to fix it.",
         "fleet doctor",
         "fleet doctor --server fleet.example.org:50055 --json",
         "fleet doctor --in-cluster",
     ),
     "audit verify": entry(
         "cli.recordings:verify",
-        "Recompute every agent's audit chain from the log, or those of a file; exit code 1 where one does not fit.",
+        "Recompute every agent's audit chain from the log, or those of a file; exit code 1 where one is broken.",
         "fleet audit verify fix-dates",
     ),
     "tools list": entry(
@@ -168,7 +168,7 @@ ENTRIES: Mapping[str, CommandEntry] = {
     ),
     "env export": entry(
         "cli.environment:export",
-        "Print the options that give what an environment run found out, for `fleet run`, `judge` and `env explain`.",
+        "Print the result of an environment run as options for `fleet run`, `judge` and `env explain`.",
         "fleet env export fix-dates",
     ),
     "councils list": _row("Show councils and their agents.", "fleet councils list --role DEV"),
@@ -181,21 +181,21 @@ ENTRIES: Mapping[str, CommandEntry] = {
         "fleet councils delete DEV",
     ),
     "councils register": _row(
-        "Let an agent join a role's council.",
+        "Add an agent to a role's council.",
         "fleet councils register QA tester-1 --endpoint 127.0.0.1:50061 --language python",
     ),
-    "councils unregister": _row("Let an agent leave a role's council.", "fleet councils unregister QA tester-1"),
+    "councils unregister": _row("Remove an agent from a role's council.", "fleet councils unregister QA tester-1"),
     "dlq list": entry(
         "cli.dead_letters:list_letters",
-        "Show what could not be handled: its number, where it came from, how often it was tried, why it failed.",
+        "Show the messages that could not be handled: number, subject, deliveries and reason.",
         "fleet dlq list",
     ),
     "dlq replay": entry(
         "cli.dead_letters:replay",
-        "Publish a message again where it came from; the id of its task keeps it from running twice.",
+        "Publish a message again on its subject; the id of its task prevents a second execution.",
         "fleet dlq replay 17",
     ),
-    "dlq drop": entry("cli.dead_letters:drop", "Forget a message.", "fleet dlq drop 17"),
+    "dlq drop": entry("cli.dead_letters:drop", "Delete a message.", "fleet dlq drop 17"),
     "access check": entry(
         "cli.access:check",
         "Read the access file as servers do, and ask issuers of JWTs for their keys.",
@@ -203,30 +203,30 @@ ENTRIES: Mapping[str, CommandEntry] = {
     ),
     "access token add": entry(
         "cli.access:add",
-        "Make a token and print it, this once; the file keeps only its SHA-256.",
+        "Create a token and print it once; the file stores only its SHA-256.",
         "fleet access token add alice --tenant red --role submitter --role approver",
     ),
     "access token list": entry(
-        "cli.access:list_tokens", "List tokens: whose they are and until when they hold.", "fleet access token list"
+        "cli.access:list_tokens", "List tokens with their names and expiry dates.", "fleet access token list"
     ),
     "access token rotate": entry(
         "cli.access:rotate",
-        "Make a new token for a name and print it, this once; the one before holds for a while, as the same person's.",
+        "Create a new token for a name and print it once; the previous one stays valid for a while.",
         "fleet access token rotate alice --overlap 1h",
     ),
     "access token revoke": entry(
         "cli.access:revoke",
-        "Take a name's tokens out; servers refuse them from the next request on.",
+        "Remove a name's tokens; servers refuse them from the next request on.",
         "fleet access token revoke alice",
     ),
 }
-"""By the words of the command behind `fleet`, in the order of the help."""
+"""The commands by their words after `fleet`, in the order of the help."""
 
 EXIT_CODES: Mapping[int, str] = {
     0: "the winner is verified, or the command is done",
     1: "nobody won, every patch is refuted, or a check of the command's own failed",
-    2: "bad usage: what was asked for is not there, or not possible",
-    3: "a dependency is down, or has no room",
+    2: "bad usage: something named does not exist, or is not possible",
+    3: "a dependency is down or full",
     4: "cancelled or timed out",
     5: "rejected by a person",
     6: "the winner, or the best patch, is unverified: nothing shows that it works",
@@ -235,15 +235,15 @@ EXIT_CODES: Mapping[int, str] = {
 ENVIRONMENT: Mapping[str, str] = {
     "FLEET_SERVER": "HOST:PORT of the fleet, in place of the one on FLEET_HOME",
     "FLEET_TOKEN": "the token for it; without it, that of FLEET_HOME",
-    "FLEET_HOME": "where a fleet on this machine keeps everything",
-    "FLEET_MODEL_URL": "http(s)://HOST:PORT/v1 of the model servers, with commas between; or where they are found",
-    "FLEET_MODEL": "the model that they serve",
+    "FLEET_HOME": "the directory of a fleet on this machine",
+    "FLEET_MODEL_URL": "http(s)://HOST:PORT/v1 of the model servers, comma-separated; or a source that lists them",
+    "FLEET_MODEL": "the model of those servers",
 }
-"""What people set most; docs/configuration.md has the others."""
+"""The most used settings; docs/configuration.md has the others."""
 
 
 def top() -> str:
-    """What `fleet --help` ends with: exit codes and environment."""
+    """The end of `fleet --help`: exit codes and environment variables."""
     codes = "\n".join(f"  {code}  {meaning}" for code, meaning in EXIT_CODES.items())
     variables = "\n".join(f"  {name:<15}  {meaning}" for name, meaning in ENVIRONMENT.items())
     return (

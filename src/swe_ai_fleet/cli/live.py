@@ -1,6 +1,6 @@
-"""An execution as it happens: a table that lives in the terminal, plain lines, or JSON lines.
+"""Shows an execution as it happens: a live table in the terminal, plain lines, or JSON lines.
 
-What models say can be shown in between, while they say it.
+On request it shows the text of models as it is generated.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rich.table import Table
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from swe_ai_fleet.cli.client import FleetClient
-from swe_ai_fleet.cli.executions import standing
+from swe_ai_fleet.cli.executions import activity
 from swe_ai_fleet.cli.screen import CommandFault, Exit, Screen
 from swe_ai_fleet.cli.tables import plain_table
 from swe_ai_fleet.domain.event import EXECUTION_SUBJECT, StoredEvent
@@ -31,21 +31,21 @@ from swe_ai_fleet.watching.text import one_line
 TEXT_DELTA = "text_delta"
 _SPEECH_CHARS = 400
 SILENT_SECONDS = 30.0
-"""After so long without a line, plain output says again what is being run."""
+"""After this time without a line, plain output repeats which checks are running."""
 _LINE_CHARS = 200
 
 
 class Speech:
-    """Pieces of text, put together to lines, for each agent."""
+    """Joins the pieces of each agent's generated text to lines."""
 
     def __init__(self) -> None:
-        self._begun: dict[str, str] = {}
+        self._incomplete: dict[str, str] = {}
 
-    def hear(self, event: pb.ExecutionEvent) -> list[str]:
-        """The lines that a piece completes; a piece that begins a reply completes what stood before it."""
+    def add(self, event: pb.ExecutionEvent) -> list[str]:
+        """The lines that a piece completes; the beginning of a reply completes the line before it."""
         piece = json.loads(event.payload_json)
         text, lines = str(piece["text"]), list[str]()
-        before = self._begun.pop(event.agent_id, "")
+        before = self._incomplete.pop(event.agent_id, "")
         if piece.get("begins") and before:
             lines, before = [before], ""
         *whole, rest = (before + text).split("\n")
@@ -53,24 +53,24 @@ class Speech:
         while len(rest) > _SPEECH_CHARS:
             lines, rest = [*lines, rest[:_SPEECH_CHARS]], rest[_SPEECH_CHARS:]
         if rest:
-            self._begun[event.agent_id] = rest
+            self._incomplete[event.agent_id] = rest
         return [f"{event.agent_id} | {line}" for line in lines if line.strip()]
 
     def rest(self, agent_id: str) -> list[str]:
-        """What an agent's model said last, where its line never ended."""
-        text = self._begun.pop(agent_id, "")
+        """The last line of an agent's model, if it is incomplete."""
+        text = self._incomplete.pop(agent_id, "")
         return [f"{agent_id} | {text}"] if text.strip() else []
 
 
 class WatchedProgress:
-    """What a watcher has seen so far."""
+    """The state of an execution after the events received so far."""
 
     def __init__(self) -> None:
         self.state: ExecutionState | None = None
         self._spans: dict[str, tuple[float, float]] = {}
 
     def add(self, event: pb.ExecutionEvent) -> StoredEvent | None:
-        """Take one event in; None where it is of a kind, or in a form, that this version cannot read."""
+        """Apply one event; None where this version cannot read its type or its form."""
         try:
             stored = stored_event(event)
         except ValueError:
@@ -84,7 +84,7 @@ class WatchedProgress:
         return stored
 
     def rows(self) -> list[tuple[str, ...]]:
-        """A row an agent and a row for checks under way: name, step, what runs, tokens, seconds, state."""
+        """A row for each agent and each running check: name, step, what runs, tokens, seconds, state."""
         state = self.state
         if state is None:
             return []
@@ -96,7 +96,7 @@ class WatchedProgress:
                 f"{agent.last_tool} {agent.last_outcome}".strip(),
                 f"{agent.usage.total_tokens:,}",
                 f"{self._seconds(agent):.0f}",
-                _standing(state, agent),
+                _agent_state(state, agent),
             )
             for agent in agents
         ]
@@ -110,7 +110,7 @@ class WatchedProgress:
         return plain_table(("agent", "step", "what runs", "tokens", "seconds", "state"), self.rows())
 
     def checks(self) -> str:
-        """The checks under way, in a line: `baseline: python3 -m pytest -q, 42 s`; empty where none is."""
+        """The running checks as a line: `baseline: python3 -m pytest -q, 42 s`; empty without any."""
         running = self.state.checking.items() if self.state is not None else ()
         return "; ".join(
             f"{name or BASELINE}: {checks.command or REPOSITORY_TESTS}, {self._since(checks):.0f} s"
@@ -126,14 +126,14 @@ class WatchedProgress:
 
 
 class LiveView:
-    """Shows an execution's events, one call an event, and keeps what is known of it up to date."""
+    """Called with each event of an execution: shows it, and applies it to the progress."""
 
     def __init__(self, screen: Screen, progress: WatchedProgress, *, json_lines: bool) -> None:
         self._screen = screen
         self._progress = progress
         self._json_lines = json_lines
         self._speech = Speech()
-        self._said_at = time.monotonic()
+        self._last_line_at = time.monotonic()
 
     def __call__(self, event: pb.ExecutionEvent) -> None:
         if not self._screen.json:
@@ -144,15 +144,15 @@ class LiveView:
             self._screen.document(event_document(event))
 
     def tick(self) -> None:
-        """Say what is being run where plain lines have said nothing for a while; a table shows it anyway."""
-        if self._screen.json or self._screen.err.is_terminal or time.monotonic() - self._said_at < SILENT_SECONDS:
+        """Print the running checks if plain output had no line for a while; a table shows them anyway."""
+        if self._screen.json or self._screen.err.is_terminal or time.monotonic() - self._last_line_at < SILENT_SECONDS:
             return
         if checks := self._progress.checks():
             self._note(one_line(checks, _LINE_CHARS))
 
     def _narrate(self, event: pb.ExecutionEvent) -> None:
         if event.type == TEXT_DELTA:
-            for line in self._speech.hear(event):
+            for line in self._speech.add(event):
                 self._note(line, style="dim")
             return
         for line in self._speech.rest(event.agent_id):
@@ -164,15 +164,15 @@ class LiveView:
             self._note(f"{at} {line}")
 
     def _note(self, line: str, *, style: str = "") -> None:
-        self._said_at = time.monotonic()
+        self._last_line_at = time.monotonic()
         self._screen.note(line, style=style)
 
 
 async def follow(
     client: FleetClient, execution_id: str, progress: WatchedProgress, show: LiveView, *, text: bool = False
 ) -> ExecutionState:
-    """Show an execution's events until it ends, with `text` also what models say in between; its state then."""
-    ticking = asyncio.create_task(_ticking(show))
+    """Show an execution's events until it ends, with `text` also the text of models; returns the final state."""
+    ticking = asyncio.create_task(_tick_regularly(show))
     try:
         async for event in client.events(execution_id, include_text=text):
             show(event)
@@ -183,7 +183,7 @@ async def follow(
     return progress.state
 
 
-async def _ticking(show: LiveView) -> None:
+async def _tick_regularly(show: LiveView) -> None:
     while True:
         await asyncio.sleep(SILENT_SECONDS / 6)
         show.tick()
@@ -191,7 +191,7 @@ async def _ticking(show: LiveView) -> None:
 
 @contextmanager
 def view(screen: Screen, progress: WatchedProgress, *, json_lines: bool = False) -> Generator[LiveView]:
-    """What to call with each event, for as long as the context lasts; a table lives in the terminal meanwhile."""
+    """A view to call with each event; in a terminal it is a live table until the context ends."""
     show = LiveView(screen, progress, json_lines=json_lines)
     if screen.json or not screen.err.is_terminal:
         yield show
@@ -213,11 +213,11 @@ def event_document(event: pb.ExecutionEvent) -> dict[str, object]:
     }
 
 
-def _standing(state: ExecutionState, agent: AgentProgress) -> str:
-    """Where an agent and what it left stand, in a word or two."""
+def _agent_state(state: ExecutionState, agent: AgentProgress) -> str:
+    """The state of an agent or its candidate, in a word or two."""
     report = state.reports.get(agent.agent_id)
     if report is not None:
         return report.verdict_word
     if agent.agent_id in state.candidates:
         return "being checked"
-    return agent.stop_reason or standing(agent)
+    return agent.stop_reason or activity(agent)

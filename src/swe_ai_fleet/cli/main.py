@@ -23,13 +23,13 @@ ALL_ENTRIES = {
     **ENTRIES,
     **{words: entry for extension in extensions().values() for words, entry in extension.commands.items()},
 }
-"""Those of the extensions, too."""
-_FIRST = "goal"
+"""The commands of `fleet` and of its extensions."""
+_GOAL_COMMAND = "goal"
 _MOST = 2**31
 
 
-class _Below(Mapping[str, Any]):
-    """The commands and groups below a group, by their names, each made when it is asked for: it imports its code."""
+class _Commands(Mapping[str, Any]):
+    """The commands and groups of a group by their names; each is created, and its code imported, on first access."""
 
     def __init__(self, group: str) -> None:
         self._group = group
@@ -55,8 +55,8 @@ class _Below(Mapping[str, Any]):
         return len(self.abouts)
 
 
-class _Plain:
-    """Reads texts and numbers in their bounds; all else as Typer does, for which it loads pydantic."""
+class _PlainReader:
+    """Reads strings and bounded integers itself; everything else as Typer does, which imports pydantic for it."""
 
     def __init__(self, whole: Callable[[], Any]) -> None:
         self._whole = whole
@@ -75,26 +75,26 @@ class _Plain:
         return self._whole().coerce(value, param=param, ctx=ctx)
 
 
-class _ReadsPlainly:
+class _PlainParameters:
     def get_params(self, ctx: Any) -> list[Any]:
         read: Any = super()
         params: list[Any] = read.get_params(ctx)
         for parameter in params:
             if not isinstance(parameter.get_runtime_param, partial):
-                parameter.get_runtime_param = partial(_Plain, parameter.get_runtime_param)
+                parameter.get_runtime_param = partial(_PlainReader, parameter.get_runtime_param)
         return params
 
 
-class _Command(_ReadsPlainly, TyperCommand):
+class _Command(_PlainParameters, TyperCommand):
     pass
 
 
-class _Group(_ReadsPlainly, TyperGroup):
-    """A group whose help needs none of its commands."""
+class _Group(_PlainParameters, TyperGroup):
+    """A group whose help imports none of its commands."""
 
     def __init__(self, **read: Any) -> None:
         super().__init__(**read)
-        self.commands: Any = _Below("" if self.name == "fleet" else str(self.name))
+        self.commands: Any = _Commands("" if self.name == "fleet" else str(self.name))
         self.name = str(self.name).rpartition(" ")[2]
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -115,7 +115,7 @@ class _Group(_ReadsPlainly, TyperGroup):
                 )
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
-        # Only a tab behind a whole name needs its code.
+        # Only a completion after a command's whole name needs its code.
         from typer._click.shell_completion import CompletionItem
 
         abouts = self.commands.abouts.items()
@@ -124,11 +124,11 @@ class _Group(_ReadsPlainly, TyperGroup):
 
 
 class _GoalFirst(_Group):
-    """A group whose first word is a goal where it is none of its commands."""
+    """A group whose first word is a goal if it is none of its commands."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if args and args[0] not in self.commands and args[0] != "--help":
-            args = [_FIRST, *args]
+            args = [_GOAL_COMMAND, *args]
         return super().parse_args(ctx, args)
 
 
@@ -138,7 +138,7 @@ def _group(words: str, about: str, **more: Any) -> typer.Typer:
 
 
 def _command(name: str, words: str, entry: CommandEntry) -> Any:
-    # What is imported stays: no collection need look at it, now or later.
+    # Imported objects stay alive: the garbage collector need not examine them.
     gc.disable()
     from swe_ai_fleet.cli.command import command_of
 

@@ -1,4 +1,4 @@
-"""Messages of the contract as people and programs write and read them: enumerations as words, all the rest as JSON."""
+"""Messages of the contract on the command line: enumerations as words, everything else as JSON."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from swe_ai_fleet.domain.text import iso_time
 
 
 def enum_word(kind: Any, number: int) -> str:
-    """A value of an enumeration, such as `pb.Role`, as the command line writes it: `in_progress`; empty for none."""
+    """A value of an enumeration, such as `pb.Role`, as a word: `in_progress`; empty for the value 0."""
     return _word(kind.DESCRIPTOR, number)
 
 
 def enum_name(kind: Any, word: str, *, field: str) -> str:
-    """The name of the enumeration's value that a word says, that of none for no word. Raises CommandFault."""
+    """The name of an enumeration's value from its word, that of value 0 for no word. Raises CommandFault."""
     return kind.Name(_numbered(kind.DESCRIPTOR, word, field))
 
 
@@ -40,7 +40,7 @@ def _numbered(kind: EnumDescriptor, word: str, field: str) -> int:
 def document(message: Message, only: Container[str] | None = None) -> dict[str, Any]:
     """A message as JSON: every field (of those named in `only`) under its own name, enumerations as words.
 
-    What is not there is left out.
+    Absent fields are left out.
     """
     fields: dict[str, Any] = {}
     for field in cast("Sequence[FieldDescriptor]", message.DESCRIPTOR.fields):
@@ -57,24 +57,24 @@ def document(message: Message, only: Container[str] | None = None) -> dict[str, 
 
 
 def put(message: Message, path: str, value: Any, *, named: str) -> None:
-    """Set a field to what an option says; nothing where that is what the field has anyway.
+    """Set a field to an option's value, unless that is the field's default.
 
     Args:
-        path: Of the field; dots lead into messages, and of a list of messages each value makes one.
+        path: The field's path; dots lead into messages. In a list of messages each value adds one message.
         value: Words for enumerations, `K=V` for maps.
 
     Raises:
-        CommandFault: It is no value of the enumeration, or no `K=V`.
+        CommandFault: The value is not in the enumeration, or not `K=V`.
     """
-    *way, last = path.split(".")
+    *parents, last = path.split(".")
     field = field_of(message.DESCRIPTOR, path)
     if value is None or (not value and not field.has_presence):
         return
-    for place, part in enumerate(way):
+    for depth, part in enumerate(parents):
         inner: Any = getattr(message, part)
         if message.DESCRIPTOR.fields_by_name[part].is_repeated:
             for item in value:
-                put(inner.add(), ".".join((*way[place + 1 :], last)), item, named=named)
+                put(inner.add(), ".".join((*parents[depth + 1 :], last)), item, named=named)
             return
         message = inner
     if field.message_type is not None and field.message_type.GetOptions().map_entry:
@@ -91,8 +91,8 @@ def put(message: Message, path: str, value: Any, *, named: str) -> None:
 
 def field_of(kind: Any, path: str) -> FieldDescriptor:
     """A field of a message's descriptor; dots lead into messages. Raises KeyError."""
-    *way, last = path.split(".")
-    for part in way:
+    *parents, last = path.split(".")
+    for part in parents:
         kind = kind.fields_by_name[part].message_type
     return kind.fields_by_name[last]
 
@@ -106,7 +106,7 @@ def has_field(kind: Any, path: str) -> bool:
 
 
 def pairs(texts: Sequence[str], named: str) -> dict[str, str]:
-    """Values that are given as `K=V`, by name. Raises CommandFault naming the option."""
+    """Values written as `K=V`, by name. Raises CommandFault naming the option."""
     members: dict[str, str] = {}
     for text in texts:
         name, sign, value = text.partition("=")
@@ -125,18 +125,18 @@ def _plain(field: FieldDescriptor, value: Any) -> object:
 def _word(kind: EnumDescriptor, number: int) -> str:
     if not number:
         return ""
-    # A newer server may have values of which this version knows no name.
+    # A newer server may have values that this version cannot name.
     member = kind.values_by_number.get(number)
     return str(number) if member is None else member.name.removeprefix(_prefix(kind)).lower()
 
 
 def _prefix(kind: EnumDescriptor) -> str:
-    """What the names of an enumeration's values begin with: `DELIBERATION_STATUS_`."""
+    """The common prefix of an enumeration's value names: `DELIBERATION_STATUS_`."""
     return re.sub(r"(?<!^)(?=[A-Z])", "_", kind.name).upper() + "_"
 
 
 def local_time(at_ms: int) -> str:
-    """Milliseconds since the epoch as this machine's clock has them, to the second; empty for none."""
+    """Milliseconds since the epoch as local time, to the second; empty for 0."""
     at = iso_time(at_ms)
     return datetime.fromisoformat(at).astimezone().strftime("%Y-%m-%d %H:%M:%S") if at else ""
 

@@ -1,6 +1,6 @@
-"""Options, each written once: its words, its help, its bounds, and the field of the contract that it sets.
+"""Options, each defined once: its words, its help, its bounds, and the field of the contract that it sets.
 
-A fault that names a field of the contract is told with the option of the running command that sets it.
+A fault that names a field of the contract is shown with the running command's option for that field.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ PHASES = "plan, design, build, test, review or done"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Of:
-    """What an option or an argument is for.
+    """The field that an option or an argument sets, and its conversion.
 
     Attributes:
-        fields: Of requests; dots lead into messages. Of several, the first that a request has.
-        kind: The type that is read; None: the type that is annotated, or else the field's.
-        default: Where `kind` or the field says the type.
-        turn: Makes what is meant of what was read; None: it is the same.
+        fields: Fields of requests; dots lead into messages. Of several, the first that a request has.
+        kind: The type to read; None: the annotated type, or else the field's.
+        default: The default, where `kind` or the field gives the type.
+        turn: Converts the value that was read; None: no conversion.
     """
 
     fields: tuple[str, ...] = ()
@@ -39,7 +39,7 @@ class Of:
 
 
 class CommandOption(OptionInfo):
-    """An option as an annotation: how Typer reads it, and what it is for."""
+    """An option in an annotation: Typer's parameters, and its `Of`."""
 
     def __init__(self, of: Of, **read: Any) -> None:
         super().__init__(default=..., **read)
@@ -47,7 +47,7 @@ class CommandOption(OptionInfo):
 
 
 class Argument(ArgumentInfo):
-    """The same for an argument."""
+    """An argument in an annotation: Typer's parameters, and its `Of`."""
 
     def __init__(self, of: Of, **read: Any) -> None:
         super().__init__(default=..., **read)
@@ -63,9 +63,9 @@ def option(
     turn: Callable[[Any], object] | None = None,
     **read: Any,
 ) -> CommandOption:
-    """An option, `words` as it is written (none: as the parameter), with `Of`'s attributes and what Typer takes.
+    """An option written as `words` (default: from the parameter's name), with `Of`'s attributes and Typer's parameters.
 
-    In a row no fields mean the one with the parameter's name, and no default is what the field has by itself.
+    In a row, the default for `fields` is the field with the parameter's name, and for `default` that field's default.
     """
     return CommandOption(
         Of(fields=fields, kind=kind, default=default, turn=turn), help=help_, param_decls=words.split(), **read
@@ -75,11 +75,11 @@ def option(
 def argument(
     help_: str, *fields: str, default: object = None, turn: Callable[[Any], object] | None = None, **read: Any
 ) -> Argument:
-    """An argument; one of a row has to be given where no `default` says otherwise."""
+    """An argument; in a row it is required unless it has a `default`."""
     return Argument(Of(fields=fields, default=default, turn=turn), help=help_, **read)
 
 
-# What every command takes that prints something, or that asks a service.
+# Options of every command that prints something or calls a service.
 Json = Annotated[bool, option("Print JSON instead of text.")]
 Server = Annotated[str, option("A fleet other than this home's.", envvar="FLEET_SERVER", metavar="HOST:PORT")]
 Token = Annotated[str, option("", envvar="FLEET_TOKEN", hidden=True)]
@@ -92,7 +92,7 @@ Execution = Annotated[
     str, argument("An execution id, or a task id for its newest execution.", "execution_id", metavar="ID")
 ]
 
-# Tasks: what is solved, from where, in what environment, by whom, and how far it may go.
+# Tasks: repository, environment, agents and limits.
 Repo = Annotated[str, option("The repository to work on.", "repo", metavar="PATH|URL")]
 Ref = Annotated[str, option("Branch, tag or commit to start from. Default: what is checked out.", "repo.ref")]
 Rounds = Annotated[
@@ -112,7 +112,7 @@ Check = Annotated[
 Setup = Annotated[
     tuple[str, ...],
     option(
-        "A command that prepares the environment, after what its files ask for.",
+        "A command that prepares the environment, after the set-up from its files.",
         "environment.setup_commands",
         metavar="CMD",
     ),
@@ -124,16 +124,16 @@ Path_ = Annotated[
     tuple[str, ...], option("A directory put first on PATH.", "environment.path_directories", metavar="DIR")
 ]
 TestCommand = Annotated[
-    str, option("What runs the tests. Default: what the files say.", "environment.test_command", metavar="CMD")
+    str, option("The test command. Default: from the files.", "environment.test_command", metavar="CMD")
 ]
 NoDetect = Annotated[
     bool,
-    option("Install nothing by the repository's files; --setup commands still run.", "environment.disable_detection"),
+    option("Install nothing from the repository's files; --setup still runs.", "environment.disable_detection"),
 ]
 Image = Annotated[
     str,
     option(
-        "The container image that all of it happens in, as far as the server allows it.",
+        "The container image for the work, if the server allows it.",
         "environment.container_image",
         words="--image",
         metavar="IMAGE",
@@ -148,7 +148,7 @@ ImageCredential = Annotated[
         metavar="NAME",
     ),
 ]
-RequireVerified = Annotated[bool, option("Only what a test or check verifies may win.", "constraints.require_verified")]
+RequireVerified = Annotated[bool, option("Only a verified candidate may win.", "constraints.require_verified")]
 Network = Annotated[
     tuple[str, ...],
     option(
@@ -162,7 +162,7 @@ Approve = Annotated[
 Timeout = Annotated[
     int,
     option(
-        "For the agents' work. Default: 1800.",
+        "Time limit of the agents. Default: 1800.",
         "constraints.timeout_seconds",
         words="--timeout",
         min=0,
@@ -179,7 +179,7 @@ Profiles = Annotated[
     ),
 ]
 MaxCost = Annotated[
-    float, option("Most an agent may spend, by the profiles' prices. Default: none.", "constraints.max_cost", min=0)
+    float, option("Most cost of an agent, by the profiles' prices. Default: none.", "constraints.max_cost", min=0)
 ]
 TaskId = Annotated[str, option("Makes the call repeatable: the same id is the same task.", "task_id")]
 As = Annotated[
@@ -193,14 +193,14 @@ As = Annotated[
     ),
 ]
 
-# Files of tasks, and files that are written.
-Hints = Annotated[bool, option("Give agents what is in hints_text.")]
-Stagger = Annotated[float, option("Between the beginnings of two.", min=0, metavar="SECONDS")]
+# Files of tasks, and output files.
+Hints = Annotated[bool, option("Give agents the content of hints_text.")]
+Stagger = Annotated[float, option("Time between the starts of two tasks.", min=0, metavar="SECONDS")]
 Output = Annotated[Path | None, option("Default: print it.", words="-o --output", metavar="FILE")]
 
 
 def caller_name() -> str:
-    """How this user is called where something they say is kept; empty where that cannot be said."""
+    """This user's name in records of their decisions; empty where it is unknown."""
     try:
         name = getpass.getuser()
     except (KeyError, OSError):
@@ -209,13 +209,13 @@ def caller_name() -> str:
 
 
 RUNNING: ContextVar[Mapping[str, Any]] = ContextVar("RUNNING")
-"""The annotations of what the command that runs was given, by the names of its parameters."""
-_PLACES = re.compile(r"\[[^\]]*\]")
+"""The annotations of the running command's parameters, by their names."""
+_INDICES = re.compile(r"\[[^\]]*\]")
 
 
 def with_option(fault: CommandFault) -> CommandFault:
-    """The fault, which says now what the caller wrote, where its field is something that the caller wrote."""
-    field = _PLACES.sub("", fault.field)
+    """The fault with the option that set its field, if an option of the running command did."""
+    field = _INDICES.sub("", fault.field)
     takes = {name: (word(name, kind), option_of(kind)) for name, kind in RUNNING.get({}).items()}
     # `orchestrate.repo.ref` is the `repo.ref` of a request inside a request.
     for path in (field, field.partition(".")[2]):
@@ -223,7 +223,7 @@ def with_option(fault: CommandFault) -> CommandFault:
             (len(own) if f"{path}.".startswith(f"{own}.") else 0, flag)
             for flag, info in takes.values()
             for own in (info.of.fields if info is not None else ())
-            # Some services name a field of an inner message as if that were the request.
+            # Some services name a field of an inner message without the path to that message.
             if path and (f"{path}.".startswith(f"{own}.") or own.endswith(f".{path}"))
         ]
         if matches:
@@ -236,7 +236,7 @@ def with_option(fault: CommandFault) -> CommandFault:
 
 
 def word(name: str, kind: Any) -> str:
-    """What a caller writes for a parameter: `--agents`, or the name that the help gives to an argument."""
+    """A parameter as written on the command line: `--agents`, or an argument's name in the help."""
     info = option_of(kind)
     if isinstance(info, Argument):
         return (info.metavar or name.upper()).strip("[].")

@@ -1,4 +1,4 @@
-"""What `fleet run` and `fleet judge` ask for: their options, and the requests that they become."""
+"""The options of `fleet run` and `fleet judge`, and the requests built from them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from swe_ai_fleet.domain.text import check_identifier
 from swe_ai_fleet.runtime.library_requests import repository_reference
 
 UNCOMMITTED = {None: UncommittedChanges.REFUSE, True: UncommittedChanges.INCLUDE, False: UncommittedChanges.IGNORE}
-"""What `IncludeDirty` means."""
+"""The meaning of `IncludeDirty`'s values."""
 IncludeDirty = Annotated[
     UncommittedChanges,
     option(
@@ -44,25 +44,23 @@ def _seats(text: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """A task as the command line gives it. Numbers left at 0 take the server's default; `timeout_seconds` is whole."""
+    """The options of a task. A number 0 means the server's default."""
 
-    description: Annotated[str, argument("What is to be done, in your own words.", "task_description", metavar="TASK")]
+    description: Annotated[str, argument("The task, in your own words.", "task_description", metavar="TASK")]
     repo: options.Repo = "."
     ref: options.Ref = ""
     credential: Annotated[
         str,
-        option(
-            "Which of the server's credentials opens a URL. Default: its host's.", "repo.credential_ref", metavar="NAME"
-        ),
+        option("The server's credential for a URL. Default: its host's.", "repo.credential_ref", metavar="NAME"),
     ] = ""
     agents: Annotated[
         int | None,
-        option("How many agents solve it. Default: the council's, or 3.", "options.num_agents", "num_agents", min=1),
+        option("Number of agents. Default: the council's, or 3.", "options.num_agents", "num_agents", min=1),
     ] = None
     max_agents: Annotated[
         int,
         option(
-            "Further agents begin, up to so many, while no candidate is convincing.",
+            "Most agents: further ones start while no candidate is convincing.",
             "options.max_agents",
             "max_agents",
             min=0,
@@ -71,7 +69,7 @@ class Order:
     seats: Annotated[
         tuple[str, ...],
         option(
-            "Who solves it: fleet, or acp:NAME for a harness; comma-separated, in place of --agents.",
+            "The agents: fleet, or acp:NAME for a harness; comma-separated, in place of --agents.",
             "seats",
             kind=str,
             default="",
@@ -120,7 +118,7 @@ class Order:
         int | None,
         option("Most tokens an agent may use. Default: the server's.", "constraints.max_tokens", min=1, metavar="N"),
     ] = None
-    priority: Annotated[int, option("Of what waits, higher goes first.", "priority", min=0, max=9)] = 0
+    priority: Annotated[int, option("Waiting tasks with a higher one start first.", "priority", min=0, max=9)] = 0
     architect: Annotated[
         int,
         option(
@@ -133,14 +131,14 @@ class Order:
         ),
     ] = 0
     subtasks: Annotated[
-        bool, option("Split the task first; merge what the parts come to.", "options.derive_subtasks")
+        bool, option("Split the task first; merge the results of its parts.", "options.derive_subtasks")
     ] = False
-    recall: Annotated[bool, option("Give agents what is remembered that fits.", "memory.read")] = False
-    remember: Annotated[bool, option("Remember what comes of it.", "memory.write")] = False
+    recall: Annotated[bool, option("Give agents the memories that fit.", "memory.read")] = False
+    remember: Annotated[bool, option("Remember its outcome.", "memory.write")] = False
     namespaces: Annotated[
         tuple[str, ...],
         option(
-            "Where memories are: fleet, agent:ID, repository:NAME. Default: this one's.",
+            "Namespace of memories: fleet, agent:ID, repository:NAME. Default: the repository's.",
             "memory.namespaces",
             words="--namespace -n",
             metavar="NAME",
@@ -149,20 +147,20 @@ class Order:
     entities: Annotated[
         tuple[str, ...],
         option(
-            "Agents get what is remembered of it; may be repeated. Means --recall.",
+            "Give agents the memories of it; may be repeated. Implies --recall.",
             "memory.entities",
             words="--entity",
             metavar="NAME",
         ),
     ] = ()
     story: Annotated[str, option("The story it belongs to, whose context agents get.", "story_id", metavar="ID")] = ""
-    upload: Annotated[bool, option("Send the repository there; by itself for a server on another machine.")] = False
+    upload: Annotated[bool, option("Upload the repository. Default: only to a server on another machine.")] = False
     fetch: Annotated[bool, option("After an upload, put the winner's branch into the repository.")] = False
-    detach: Annotated[bool, option("Only hand it in; `fleet watch` shows it.")] = False
+    detach: Annotated[bool, option("Only submit it; `fleet watch` shows it.")] = False
     name: str = field(default_factory=lambda: secrets.token_hex(3))
 
     def request(self) -> pb.SubmitTaskRequest:
-        """The request. Raises CommandFault naming the option that is wrong."""
+        """The request. Raises CommandFault naming the wrong option."""
         request = pb.SubmitTaskRequest()
         task = request.deliberate if self.deliberate_only else request.orchestrate
         try:
@@ -175,7 +173,7 @@ class Order:
         fill(task, self)
         task.repo.CopyFrom(repo_ref(self.repo, ref=self.ref, uncommitted=self.uncommitted, credential=self.credential))
         task.task_id, task.role = task_id, role
-        # Who names what memory is asked about wants it read.
+        # --entity implies --recall.
         task.memory.read = self.recall or bool(self.entities)
         if isinstance(task, pb.OrchestrateRequest):
             task.options.enable_peer_review = self.rounds != 0
@@ -185,7 +183,7 @@ class Order:
         return request
 
     def _check(self) -> None:
-        """Raises CommandFault where options do not go together."""
+        """Raises CommandFault for options that exclude each other."""
         if not self.description.strip():
             raise _wrong("task", "it is empty", "say what is to be done")
         if self.detach and self.fetch:
@@ -207,20 +205,14 @@ class Order:
 
 
 def fill(request: Any, order: object) -> None:
-    """Set what a dataclass of options says, each in the first of its fields that the request has.
+    """Set the options of a dataclass, each in the first of its fields that the request has.
 
-    All but messages, and the repository: its options are one reference together.
+    Messages are skipped, and so is the repository, whose options form one reference.
     """
     for name, kind in get_type_hints(type(order), include_extras=True).items():
         info, value = option_of(kind), getattr(order, name)
-        path = next(
-            (
-                path_tried
-                for path_tried in (info.of.fields if info else ())
-                if has_field(request.DESCRIPTOR, path_tried)
-            ),
-            "",
-        )
+        fields = info.of.fields if info else ()
+        path = next((path for path in fields if has_field(request.DESCRIPTOR, path)), "")
         whole = path and field_of(request.DESCRIPTOR, path).message_type
         is_message = whole and not whole.GetOptions().map_entry
         if path and not is_message and not path.startswith("repo."):
@@ -228,13 +220,13 @@ def fill(request: Any, order: object) -> None:
 
 
 def made_up_id(text: str, name: str, *, otherwise: str) -> str:
-    """A task id of the first words of a text and a name that makes it one of its own."""
+    """A task id from the first words of a text and a unique name."""
     words = _NO_SLUG.sub("-", text.lower())[:_SLUG_LENGTH].strip("-")
     return f"{words or otherwise}-{name}"
 
 
 def repo_ref(location: str, *, ref: str, uncommitted: UncommittedChanges, credential: str = "") -> pb.RepoRef:
-    """The repository that `location` names: a directory of this machine, or a URL. Raises CommandFault."""
+    """The repository at `location`, a directory of this machine or a URL. Raises CommandFault."""
     try:
         named = repository_reference(location, ref=ref, uncommitted=uncommitted)
     except InvalidRequest as fault:
@@ -263,24 +255,24 @@ _NAME_CHARS = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeOrder:
-    """Patches to be judged, as the command line gives them."""
+    """The options of a judgement, with its patches."""
 
     patches: Annotated[
         tuple[str, ...],
         option(
-            "A patch as `git diff` writes it; - is standard input; repeat it.",
+            "A patch in the format of `git diff`; - is standard input; may be repeated.",
             "patches",
             words="--patch",
             metavar="FILE",
         ),
     ]
-    repo: Annotated[str, option("The repository that they are for.", "repo", metavar="PATH|URL")] = "."
+    repo: Annotated[str, option("The repository of the patches.", "repo", metavar="PATH|URL")] = "."
     base: Annotated[
         str, option("The commit that they apply to. Default: what is checked out.", "repo.ref", metavar="REF")
     ] = ""
     description: Annotated[
         str,
-        option("What they are for; tests that it names must pass.", "task_description", words="--task", metavar="TEXT"),
+        option("Their purpose; tests that it names must pass.", "task_description", words="--task", metavar="TEXT"),
     ] = ""
     checks: options.Check = ()
     setup: options.Setup = ()
@@ -294,7 +286,7 @@ class JudgeOrder:
     fetch: bool = False
 
     def request(self) -> pb.SubmitTaskRequest:
-        """The request, its patches read. Raises CommandFault naming the option that is wrong."""
+        """The request, with its patches read. Raises CommandFault naming the wrong option."""
         request = pb.SubmitTaskRequest()
         task = request.judge
         wanted = self.task_id or made_up_id(self.description, self.name, otherwise="judge")
@@ -302,37 +294,35 @@ class JudgeOrder:
         fill(task, self)
         task.task_id = task_id
         task.repo.CopyFrom(repo_ref(self.repo, ref=self.base, uncommitted=UncommittedChanges.IGNORE))
-        for name, place in zip(names(self.patches), self.patches, strict=True):
-            task.patches.add(name=name, diff=_read(place))
+        for name, path in zip(names(self.patches), self.patches, strict=True):
+            task.patches.add(name=name, diff=_read(path))
         return request
 
 
-def names(places: Sequence[str]) -> list[str]:
-    """The candidates' ids: each file's name without `.patch` or `.diff`, made an id and unique."""
-    names_found: list[str] = []
-    for place in places:
-        name = "stdin" if place == STDIN else re.sub(r"\.(patch|diff)$", "", Path(place).name)
+def names(paths: Sequence[str]) -> list[str]:
+    """The candidates' ids: each file's name without `.patch` or `.diff`, as a valid and unique id."""
+    ids: list[str] = []
+    for path in paths:
+        name = "stdin" if path == STDIN else re.sub(r"\.(patch|diff)$", "", Path(path).name)
         name = _NOT_IN_A_NAME.sub("-", name)[:_NAME_CHARS].strip("-._") or "patch"
         numbered = (f"{name}.{number}" for number in count(2))
-        names_found.append(
-            name if name not in names_found else next(number for number in numbered if number not in names_found)
-        )
-    return names_found
+        ids.append(name if name not in ids else next(other for other in numbered if other not in ids))
+    return ids
 
 
-def _read(place: str) -> bytes:
+def _read(path: str) -> bytes:
     """A patch of at most `MAX_PATCH_BYTES`. Raises CommandFault."""
     try:
-        if place == STDIN:
+        if path == STDIN:
             content = sys.stdin.buffer.read(MAX_PATCH_BYTES + 1)
         else:
-            with Path(place).open("rb") as file:
+            with Path(path).open("rb") as file:
                 content = file.read(MAX_PATCH_BYTES + 1)
     except OSError as error:
-        raise CommandFault(f"cannot read {place}: {error.strerror}", field="patch") from None
+        raise CommandFault(f"cannot read {path}: {error.strerror}", field="patch") from None
     if len(content) > MAX_PATCH_BYTES:
         hint = f"at most {MAX_PATCH_BYTES} bytes, all patches together"
-        raise CommandFault(f"{place} is too large", field="patch", hint=hint)
+        raise CommandFault(f"{path} is too large", field="patch", hint=hint)
     if not content.strip():
-        raise CommandFault(f"{place} is empty", field="patch", hint="as `git diff` writes it")
+        raise CommandFault(f"{path} is empty", field="patch", hint="as `git diff` writes it")
     return content

@@ -1,6 +1,6 @@
-"""The outcome of an execution, shown: verdict, winner, branch, diff, comparison, and what to type next.
+"""Prints the outcome of an execution: verdict, winner, branch, diff, comparison, and the next commands.
 
-An execution that waits shows what it waits for, and takes the answer to it.
+For an execution that waits for approvals, prints its requests.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ ADVICE: Mapping[StopReason, str] = {
     StopReason.MODEL_STOPPED: "the model refused, or its provider filtered the reply; put the task in other words",
     StopReason.MALFORMED_REPLIES: "the model's tool calls could not be read; choose a model that is made for tools",
     StopReason.LOOP: "it repeated itself; say more precisely what to do, or choose another model with --profile",
-    StopReason.PLAN_FAILED: "its plan could not be read or carried out; try --mode agentic",
+    StopReason.PLAN_FAILED: "its plan could not be read or run; try --mode agentic",
     StopReason.LOST: "its process died more often than it is restarted; the host may be short of memory",
 }
 
@@ -73,7 +73,7 @@ _STYLES = {Exit.ACCEPTED: "bold green", Exit.NOT_ACCEPTED: "bold red"}
 
 
 def resolution(decision: str, *, approval_id: str, text: str, approver: str) -> pb.ResolveApprovalRequest:
-    """The answer to an approval, its execution still to be named. Raises CommandFault."""
+    """The answer to an approval, without the execution's id. Raises CommandFault."""
     adjusted = decision == "adjusted"
     if adjusted and not text.strip():
         raise CommandFault("it is empty", field="text", hint="say what is to be done otherwise")
@@ -87,7 +87,7 @@ def resolution(decision: str, *, approval_id: str, text: str, approver: str) -> 
 
 
 def print_pending(screen: Screen, state: ExecutionState) -> None:
-    """Everything that an execution waits for, with what is needed to decide."""
+    """Print the pending approvals of an execution, with everything needed to decide."""
     several = len(state.pending) > 1
     for request in state.pending:
         subject = "its plan" if request.policy is ApprovalPolicy.PLAN else request.call.name
@@ -99,7 +99,7 @@ def print_pending(screen: Screen, state: ExecutionState) -> None:
             ("found in memory", request.memory),
             ("changed so far", request.diff),
         ):
-            # Nobody approves of what they cannot see.
+            # The approach is never cut: it is what a person approves.
             screen.block(title, text, most=sys.maxsize if text == request.approach else 60)
         if request.expires_at:
             screen.line(f"  expires {local_time(milliseconds(request.expires_at))}")
@@ -116,7 +116,7 @@ def _covered(findings: MemoryFindings | None) -> str:
 
 
 async def current_state(client: FleetClient, execution: pb.Execution) -> ExecutionState:
-    """An execution's state as far as its log goes now, whether it has ended or not."""
+    """An execution's state at the current end of its log, whether it has ended or not."""
     state = await fold_events(client.recorded(execution))
     if state is None:
         raise CommandFault(f"execution {execution.execution_id} has no events", exit_code=Exit.NOT_ACCEPTED)
@@ -124,7 +124,7 @@ async def current_state(client: FleetClient, execution: pb.Execution) -> Executi
 
 
 async def candidate_diff(client: FleetClient, state: ExecutionState, candidate_id: str) -> str:
-    """A candidate's patch as text; empty where it has none, or is none."""
+    """A candidate's patch as text; empty without a patch, or for an unknown candidate."""
     candidate = state.candidates.get(candidate_id)
     if candidate is None or candidate.artifacts.patch is None or not candidate.artifacts.patch.size:
         return ""
@@ -132,7 +132,7 @@ async def candidate_diff(client: FleetClient, state: ExecutionState, candidate_i
 
 
 async def show_outcome(screen: Screen, client: FleetClient, state: ExecutionState) -> Exit:
-    """Print an execution's outcome; the exit code that tells it."""
+    """Print an execution's outcome; returns its exit code."""
     diff = await candidate_diff(client, state, state.winner_id)
     if screen.json:
         screen.document(execution_document(state, diff=diff) | {"next": list(next_commands(state))})
@@ -142,9 +142,9 @@ async def show_outcome(screen: Screen, client: FleetClient, state: ExecutionStat
 
 
 def print_outcome(screen: Screen, state: ExecutionState, diff: str) -> None:
-    """Verdict and the agent's own summary first, then branch, size of the diff, tables, and the diff itself.
+    """Print the verdict and the agent's own summary, then branch, size of the diff, tables, and the diff.
 
-    Last is how it ended, and what to type next.
+    The end is the status, and the next commands.
     """
     if state.task.kind is TaskKind.JUDGE:
         _print_judgement(screen, state)
@@ -184,7 +184,7 @@ def print_outcome(screen: Screen, state: ExecutionState, diff: str) -> None:
 
 
 def next_commands(state: ExecutionState) -> Iterator[str]:
-    """What a person may type next; each command works as it stands."""
+    """The commands a person may need next; each can be pasted unchanged."""
     repository = state.repository
     suites = state.baseline.suites if state.baseline is not None else ()
     untested = bool(state.baseline_error) or any(suite.unusable for suite in suites)
@@ -193,7 +193,7 @@ def next_commands(state: ExecutionState) -> Iterator[str]:
             ("fleet", "env", "explain", "--repo", repository.location, "--ref", repository.shared_commit)
         )
     if state.delivered is not None and repository.location.startswith("/") and repository.bundle is None:
-        # What was not verified is looked at first.
+        # An unverified branch is to be read before it is merged.
         look = ("merge",) if state.verdict is Verdict.VERIFIED else ("diff", repository.shared_commit)
         yield command_line(("git", "-C", repository.location, *look, state.delivered.branch))
     if state.proposal is not None:
@@ -210,7 +210,7 @@ def next_commands(state: ExecutionState) -> Iterator[str]:
 
 
 def _print_judgement(screen: Screen, state: ExecutionState) -> None:
-    """The baseline, then each patch by rank with its verdict and reasons."""
+    """Print the baseline, then each patch by rank with its verdict and reasons."""
     screen.line(f"task {state.task.task_id}: {one_line(state.task.description, 200)}", style="bold")
     screen.line(f"execution {state.execution_id}")
     _print_baseline(screen, state)
@@ -229,7 +229,7 @@ def _print_judgement(screen: Screen, state: ExecutionState) -> None:
 
 
 def _print_baseline(screen: Screen, state: ExecutionState) -> None:
-    """How the environment came to be, what was learned about it, and what the untouched commit's tests say."""
+    """Print the decisions about the environment, its environment run, and the tests of the untouched commit."""
     if state.baseline is not None:
         report = state.baseline.report
         for decision in report.decisions[:_MOST_DECISIONS]:
@@ -245,7 +245,7 @@ def _print_baseline(screen: Screen, state: ExecutionState) -> None:
 
 
 def _print_checklist(screen: Screen, state: ExecutionState) -> None:
-    """What the statement asks for, as far as a probe shows whether a change does it."""
+    """Print the items of the checklist that have a probe."""
     if state.checklist is None:
         return
     screen.line(f"{CHECKLIST}: {one_line(checklist_text(state.checklist), 1000)}")
@@ -255,7 +255,7 @@ def _print_checklist(screen: Screen, state: ExecutionState) -> None:
 
 
 def _print_examination(screen: Screen, state: ExecutionState) -> None:
-    """The new tests of candidates on each other's changes, and which of them contradict each other."""
+    """Print the results of candidates' new tests on each other's changes, and their contradictions."""
     examination = state.examination
     if examination is None:
         return
@@ -270,7 +270,7 @@ def _print_examination(screen: Screen, state: ExecutionState) -> None:
 
 
 def _print_verdict(screen: Screen, state: ExecutionState) -> str:
-    """The verdict on the winner, or on the best where nobody won; gives what it says where that is all of it."""
+    """Print the verdict on the winner, or on the best without one; returns its text if it was printed in full."""
     report = state.best_report
     if report is None or report.verdict is None:
         return ""
@@ -286,16 +286,16 @@ def _print_verdict(screen: Screen, state: ExecutionState) -> str:
 
 
 def _print_advice(screen: Screen, state: ExecutionState) -> None:
-    """Of each reason that stopped agents what to do about it, once."""
-    aside = {EXECUTION_SUBJECT, *side_runs(state)}
-    stops = Counter(agent.stop_reason for name, agent in state.agents.items() if name not in aside)
+    """Print advice for each reason that stopped agents, once."""
+    excluded = {EXECUTION_SUBJECT, *side_runs(state)}
+    stops = Counter(agent.stop_reason for name, agent in state.agents.items() if name not in excluded)
     for reason, advice in ADVICE.items():
         if stops[reason]:
             screen.line(f"  {counted(stops[reason], 'agent')} stopped with {reason}: {advice}; {PAGE}#{reason}")
 
 
 def _print_kept(screen: Screen, state: ExecutionState) -> None:
-    """Where the best refused candidate is kept, and what people had delivered."""
+    """Print the branch of the best refused candidate, and people's own deliveries."""
     if (kept := state.refused_kept) is not None:
         screen.line(f"{kept.candidate_id} is kept as {kept.delivered.branch} ({kept.delivered.commit_sha})")
     for delivery in state.hand_deliveries:
@@ -305,18 +305,18 @@ def _print_kept(screen: Screen, state: ExecutionState) -> None:
 
 
 def _print_end(screen: Screen, state: ExecutionState) -> None:
-    """How the execution ended, what it took, and what to type next."""
+    """Print the final status, the usage, and the next commands."""
     end, judged = f"{state.status}", state.task.kind is TaskKind.JUDGE
     if state.winner_id:
         end += f": {state.winner_id} is the best" if judged else f": {state.winner_id} won"
-    # Nobody won: the verdict above says why.
+    # Without a winner the verdict above already gives the reason.
     if state.error and not (state.status is ExecutionStatus.NO_WINNER and state.verdict is not None):
         end += f": {one_line(state.error, 1000)}"
     spent = "" if judged else f", {state.usage.total_tokens:,} tokens"
     duration = f" ({state.duration_ms / 1000:.1f} s{spent})" if state.status.terminal else ""
     screen.line(end + duration, style=_STYLES.get(exit_of_state(state), "bold yellow"))
-    expenses_found = expenses(state)
-    for expense in expenses_found if spent and len(expenses_found) > 1 else ():
+    items = expenses(state)
+    for expense in items if spent and len(items) > 1 else ():
         screen.line(f"  {expense.purpose}: {expense.usage.total_tokens:,} tokens, {one_line(expense.bought, _REASON)}")
     if commands := tuple(next_commands(state)):
         screen.line("next:")
@@ -325,7 +325,7 @@ def _print_end(screen: Screen, state: ExecutionState) -> None:
 
 
 def print_context(screen: Screen, context: GatheredContext) -> None:
-    """How much agents were told of the project, and what was recalled for them."""
+    """Print the size of the agents' project context, and the memories in it."""
     screen.line(f"context {gathered_text(context)}")
     for recollection in context.recalled:
         memory = recollection.memory
@@ -335,11 +335,11 @@ def print_context(screen: Screen, context: GatheredContext) -> None:
 
 
 def print_diff(screen: Screen, diff: str) -> None:
-    """A diff with colours where the terminal has them; what it would hide is shown by name."""
+    """Print a diff, in colour on a terminal; invisible characters are shown by name."""
     lines = visible(diff).splitlines()
     head = "\n".join(lines[:_DIFF_LINES])
     if screen.out.is_terminal:
-        # Only here, where a terminal pays for what colours it.
+        # Imported here: only a terminal needs it.
         from rich.syntax import Syntax
 
         screen.out.print(Syntax(head, "diff", theme="ansi_dark", background_color="default"))

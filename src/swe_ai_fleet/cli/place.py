@@ -1,4 +1,4 @@
-"""Which fleet a command talks to."""
+"""Finds, or starts, the fleet that a command calls."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ if TYPE_CHECKING:
 async def fleet_client(
     settings: Settings | ClientSettings, *, server: str, token: str
 ) -> AsyncGenerator[FleetClient, None]:
-    """A client of a running fleet. Raises CommandFault where there is none."""
-    place = _there(find_fleet(settings, server=server, token=token), settings)
-    async with connect(place.address, place.token, tls=place.tls) as client:
+    """A client of a running fleet. Raises CommandFault without one."""
+    fleet = _require(find_fleet(settings, server=server, token=token), settings)
+    async with connect(fleet.address, fleet.token, tls=fleet.tls) as client:
         yield client
 
 
 def home_fleet(settings: Settings) -> FleetAddress:
-    """The fleet that runs on the home. Raises CommandFault where none does."""
-    return _there(running_fleet(settings.home), settings)
+    """The fleet that runs on the home. Raises CommandFault without one."""
+    return _require(running_fleet(settings.home), settings)
 
 
 class LocalFleet(AbstractAsyncContextManager[FleetClient]):
-    """A client of the fleet that runs on the home, or of one started here and stopped at the end.
+    """A client of the fleet that runs on the home, or of one started in this process and stopped at the end.
 
-    `needs_model`: it is not started where nobody listens at a model server; otherwise that is only said.
+    With `needs_model` it is not started while a model server does not answer; otherwise this is only reported.
     """
 
     def __init__(self, settings: Settings, screen: Screen) -> None:
@@ -51,35 +51,35 @@ class LocalFleet(AbstractAsyncContextManager[FleetClient]):
 
     @property
     def runs(self) -> bool:
-        """Whether one runs there already, and goes on without us."""
+        """Whether a fleet already runs on the home, which this command leaves running."""
         return running_fleet(self._settings.home) is not None
 
     async def __aenter__(self) -> FleetClient:
-        place = running_fleet(self._settings.home)
-        if place is None:
+        fleet = running_fleet(self._settings.home)
+        if fleet is None:
             return await self._stack.enter_async_context(self._started())
-        self._screen.note(f"attached to the fleet at {place.address} (process {place.pid})")
-        return await self._stack.enter_async_context(connect(place.address, place.token, tls=place.tls))
+        self._screen.note(f"attached to the fleet at {fleet.address} (process {fleet.pid})")
+        return await self._stack.enter_async_context(connect(fleet.address, fleet.token, tls=fleet.tls))
 
     async def __aexit__(self, *raised: Any) -> bool | None:
         return await self._stack.__aexit__(*raised)
 
     @asynccontextmanager
     async def _started(self) -> AsyncGenerator[FleetClient]:
-        # Only here, as other commands need neither settings nor what looks at them.
+        # Imported here: other commands need neither all settings nor these checks.
         from swe_ai_fleet.cli.findings import check_start, silent_models
 
         level = "debug" if self._settings.log_level.lower() == "debug" else "error"
-        alone = self._settings.model_copy(
+        private = self._settings.model_copy(
             update={"listen": "127.0.0.1:0", "http_listen": "off", "log_level": level, "log_format": "text"}
         )
-        await check_start(alone)
-        for fault in await silent_models(alone):
+        await check_start(private)
+        for fault in await silent_models(private):
             if self.needs_model:
                 raise CommandFault(fault.cause, exit_code=Exit.UNAVAILABLE, hint=fault.mend)
             self._screen.note(f"{fault.cause}; agents need it: {fault.mend}", style="yellow")
         self._screen.note("starting NATS, Ray and the orchestrator in this process ...")
-        async with started_fleet(alone, self._screen) as running:
+        async with started_fleet(private, self._screen) as running:
             self._screen.note(f"the fleet answers at {running.address}")
             async with connect(running.address, running.token, tls=running.tls) as client:
                 yield client
@@ -96,16 +96,16 @@ def chosen_client(
 
 @asynccontextmanager
 async def started_fleet(settings: Settings, screen: Screen) -> AsyncGenerator[RunningFleet, None]:
-    """A fleet in this process for as long as the context lasts. Raises CommandFault where it cannot start."""
+    """A fleet in this process until the context ends. Raises CommandFault where it cannot start."""
     began = time.monotonic()
-    # Only here: starting a fleet needs Ray, whose import alone takes longer than most commands. A Ray of our own is
-    # waited for while the rest is imported.
+    # Imported here: importing Ray alone takes longer than most commands. A local Ray starts while the rest is
+    # imported.
     from swe_ai_fleet.runtime.local_ray import ray_started
 
     rest = threading.Thread(target=import_module, args=("services.orchestrator.main",))
     try:
         async with AsyncExitStack() as stack:
-            # What a start leaves stays; the fleet freezes it in its end.
+            # Objects created by the start stay alive; the fleet freezes them at the end of it.
             gc.disable()
             stack.callback(gc.enable)
             rest.start()
@@ -127,21 +127,21 @@ async def started_fleet(settings: Settings, screen: Screen) -> AsyncGenerator[Ru
 
 
 def nats_of(settings: Settings) -> Settings:
-    """The settings with the NATS server of the fleet that runs on the home, where they name none.
+    """The settings; without a NATS URL, with that of the fleet that runs on the home.
 
-    Raises PreconditionFailed where there is neither.
+    Raises PreconditionFailed without either.
     """
     if settings.nats_url:
         return settings
     card = read_card(settings.home / "fleet.json")
     if not (url := string(card.get("nats_url"))):
         raise PreconditionFailed(
-            "where the fleet's NATS is cannot be told", field="nats_url", hint="set FLEET_NATS_URL and FLEET_NATS_TOKEN"
+            "the fleet's NATS is unknown", field="nats_url", hint="set FLEET_NATS_URL and FLEET_NATS_TOKEN"
         )
     return settings.model_copy(update={"nats_url": url, "nats_token": string(card.get("nats_token"))})
 
 
-def _there(place: FleetAddress | None, settings: Settings | ClientSettings) -> FleetAddress:
-    if place is None:
+def _require(fleet: FleetAddress | None, settings: Settings | ClientSettings) -> FleetAddress:
+    if fleet is None:
         raise CommandFault(f"no fleet runs on {settings.home}", exit_code=Exit.UNAVAILABLE, hint=START_HINT)
-    return place
+    return fleet

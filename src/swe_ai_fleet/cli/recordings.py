@@ -1,4 +1,4 @@
-"""`fleet export`, `fleet replay`, `fleet audit verify`: what an agent did, for other readers, once more, and proved.
+"""`fleet export`, `fleet replay`, `fleet audit verify`: export, repeat and verify the runs of agents.
 
 Audit chains are recomputed from the log of a fleet or from a file; a report says who signed them.
 """
@@ -57,16 +57,16 @@ async def export(
             metavar="FORMAT",
         ),
     ] = "atif",
-    agent: Annotated[str, option("Whose run, or which candidate. Default: the winner's.")] = "",
+    agent: Annotated[str, option("The agent, or the candidate. Default: the winner's.")] = "",
     batch: Annotated[
-        bool, option("ID is a batch's file of results, or a study's folder: a trajectory a line for each candidate.")
+        bool, option("ID is a batch's file of results, or a study's folder; writes a trajectory for each candidate.")
     ] = False,
     output: options.Output = None,
 ) -> Exit:
-    """One agent's run in a format of the field, or a candidate's patch.
+    """Write one agent's run in a common format, or a candidate's patch.
 
-    Without an agent it is the winner's; where nobody won the patch is the best candidate's, the run the first agent's.
-    `audit` is of all agents: their chains, with what signs them.
+    Without an agent it is the winner's; without a winner the patch is the best candidate's, the run the first agent's.
+    `audit` has the chains of all agents, with their signatures.
     """
     if batch and (agent or kind != "atif"):
         message = "--batch writes every candidate, and as atif"
@@ -81,7 +81,7 @@ async def export(
         keys = PublicKeys.of(key.public_key for key in answer.audit_keys)
         document = audit_document(answer.execution.execution_id, recorded, keys.pem())
         return await _write(screen, _json(to_plain(document)), output)
-    # Only here, as below: agents and tools take longer to load than an audit chain to verify.
+    # Imported here, as below: loading agents and tools takes longer than verifying an audit chain.
     from swe_ai_fleet.agents.exports import markdown, whole_run
     from swe_ai_fleet.agents.function_calling.conversation import write_conversation
 
@@ -104,7 +104,7 @@ async def export(
 async def _export_batch(screen: Screen, client: FleetClient, path: Path, output: Path | None) -> Exit:
     """Every candidate of a batch, or of a study's batches, as a line of JSON: its group, rank, verdict, trajectory.
 
-    `path` is a file of results, or a folder that has some. Candidates of one record are a group, over all repeats.
+    `path` is a file of results, or a folder of them. The candidates of one record are a group, over all repeats.
     """
     results = await asyncio.to_thread(_results, path)
     with output.open("wb") if output is not None else nullcontext() as file:
@@ -148,7 +148,7 @@ async def _trajectory(
 
 
 def _results(path: Path) -> list[tuple[str, str]]:
-    """The records and executions that results name, each execution once. Raises CommandFault."""
+    """The (record, execution) pairs in results, each execution once. Raises CommandFault."""
     named: dict[str, str] = {}
     try:
         files = sorted(path.glob("*.results.jsonl")) if path.is_dir() else [path]
@@ -160,7 +160,7 @@ def _results(path: Path) -> list[tuple[str, str]]:
     except OSError as error:
         raise CommandFault(f"{path} cannot be read: {error.strerror}", field="name") from None
     if not named:
-        hint = "a batch keeps FILE.results.jsonl beside its file, a study a folder of them"
+        hint = "a batch writes FILE.results.jsonl beside its file, a study a folder of them"
         raise CommandFault(f"{path} names no execution", field="name", hint=hint)
     return [(group, execution_id) for execution_id, group in named.items()]
 
@@ -191,36 +191,36 @@ async def replay(
     settings: Settings,
     name: Execution,
     *,
-    agent: Annotated[str, option("Whose run. Default: the winner's.")] = "",
+    agent: Annotated[str, option("The agent. Default: the winner's.")] = "",
     fork_at: Annotated[
-        int | None, option("After N recorded replies a model server goes on.", min=0, metavar="N")
+        int | None, option("Continue with a model server after N recorded replies.", min=0, metavar="N")
     ] = None,
-    model: Annotated[str, option("With --fork-at: the model that goes on. Default: FLEET_MODEL.")] = "",
+    model: Annotated[str, option("With --fork-at: the model. Default: FLEET_MODEL.")] = "",
     prompt: Annotated[
         Path | None,
-        option("With --fork-at: stands in place of the system message.", exists=True, dir_okay=False, metavar="FILE"),
+        option("With --fork-at: replaces the system message.", exists=True, dir_okay=False, metavar="FILE"),
     ] = None,
     server: options.Server = "",
     token: options.Token = "",
 ) -> Exit:
-    """A run once more, in a clone here. Exit code 1 where it went another way than recorded."""
+    """Repeat a run in a local clone. Exit code 1 where it differs from the recording."""
     if (model or prompt) and fork_at is None:
         raise CommandFault("without --fork-at no model is asked", field="fork_at")
     if model:
         settings = settings.model_copy(update={"model": model})
     text = prompt.read_text(encoding="utf-8", errors="replace") if prompt is not None else ""
     from swe_ai_fleet.agents.exports import whole_run
-    from swe_ai_fleet.runtime.replay import replay as carried_out_again
+    from swe_ai_fleet.runtime.replay import replay as repeat_run
 
     async with fleet_client(settings, server=server, token=token) as client:
         events, state = await _recorded(client, name)
     agent = _agent(state, agent)
     run = whole_run((stored.event for stored in events), agent)
-    done = await carried_out_again(settings, state, run, fork_at=fork_at, prompt=text)
+    done = await repeat_run(settings, state, run, fork_at=fork_at, prompt=text)
     if screen.json:
         screen.document(_document(run, done))
     else:
-        _tell(screen, run, done)
+        _print_replay(screen, run, done)
     return Exit.ACCEPTED if done.same else Exit.NOT_ACCEPTED
 
 
@@ -262,7 +262,7 @@ def _document(run: RunState, done: Replay) -> dict[str, object]:
     }
 
 
-def _tell(screen: Screen, run: RunState, done: Replay) -> None:
+def _print_replay(screen: Screen, run: RunState, done: Replay) -> None:
     forked = f", forked after step {done.forked_at}" if done.forked_at is not None else ""
     screen.line(f"{run.agent_id}: {len(done.trajectory.steps)} of {len(run.steps)} recorded steps{forked}")
     for difference in done.differences:
@@ -291,12 +291,11 @@ async def verify(
     public_key: Annotated[
         Path | None,
         option(
-            "PEM file of the public keys that count; everything has to be signed then. Default: those that the "
-            "fleet vouches for.",
+            "PEM file of the trusted public keys; everything has to be signed then. Default: the fleet's keys.",
             metavar="FILE",
         ),
     ] = None,
-    head: Annotated[str, option("Of a file: what its last entry's hash must be.", metavar="HASH")] = "",
+    head: Annotated[str, option("Of a file: the required hash of its last entry.", metavar="HASH")] = "",
     server: options.Server = "",
     token: options.Token = "",
 ) -> Exit:
@@ -312,7 +311,7 @@ async def verify(
             document = read_audit_document(await asyncio.to_thread(Path(name).read_bytes))
         except OSError as error:
             raise CommandFault(f"{name} cannot be read: {error.strerror}") from None
-        verdicts = document.verdicts(_demanded(public_key))
+        verdicts = document.verdicts(_given_keys(public_key))
         about = {"file": name, "execution_id": document.execution_id}
         return _print_verdicts(screen, about, verdicts if public_key is None else signed_throughout(verdicts))
     async with fleet_client(settings, server=server, token=token) as client:
@@ -322,28 +321,28 @@ async def verify(
 async def _verify_log(screen: Screen, client: FleetClient, name: str, *, public_key: Path | None) -> Exit:
     """Recompute the audit chain of every agent of an execution from its log.
 
-    The keys that count are those of `public_key`, and then everything has to be signed; else those that the fleet
-    vouches for, and what is unsigned is told.
+    With `public_key` its keys are trusted, and everything has to be signed; without it the fleet's keys are trusted,
+    and unsigned parts are reported.
     """
     execution_id = await client.find(name)
     try:
         answer = await client.execution_reply(execution_id)
     except CommandFault as fault:
-        # Of an execution that was erased one event is left, and no keys are vouched for.
+        # Of an erased execution one event is left, and the fleet gives no keys for it.
         events = [event async for event in client.events(execution_id)] if fault.field == "execution_id" else []
         if not events:
             raise
-        keys = _demanded(public_key)
+        keys = _given_keys(public_key)
     else:
-        vouched = PublicKeys.of(key.public_key for key in answer.audit_keys)
-        keys = _demanded(public_key) or (vouched if vouched.keys else None)
+        fleet_keys = PublicKeys.of(key.public_key for key in answer.audit_keys)
+        keys = _given_keys(public_key) or (fleet_keys if fleet_keys.keys else None)
         events = [event async for event in client.recorded(answer.execution)]
     verdicts = verify_events(events, keys)
     about = {"execution_id": execution_id}
     return _print_verdicts(screen, about, verdicts if public_key is None else signed_throughout(verdicts))
 
 
-def _demanded(path: Path | None) -> PublicKeys | None:
+def _given_keys(path: Path | None) -> PublicKeys | None:
     return public_keys(path, setting="public_key") if path is not None else None
 
 

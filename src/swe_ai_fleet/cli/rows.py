@@ -1,6 +1,6 @@
-"""The commands about executions, councils and the fleet that are one request: a row each, by the words behind `fleet`.
+"""The commands with a single request, about executions, councils and the fleet: one row each, by their words.
 
-`fleet show` reads an execution's events behind its request, `fleet drain` repeats its own until all work has ended.
+Also `fleet show`, which reads an execution's events, and `fleet drain`, which repeats its request until work has ended.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _AGENT = argument("The agent's id.", metavar="AGENT")
 
 
 def succeeded(field: str) -> Callable[[Any, Any], Exit]:
-    """The end of a command whose reply says whether anything was done; else this field is at fault."""
+    """The `ends` of a row whose reply says whether it succeeded; if not, the fault is of this field."""
 
     def ends(answer: Any, _: Any) -> Exit:
         if not answer.success:
@@ -48,23 +48,23 @@ EXECUTION_COLUMNS: Mapping[str, str | Callable[[Any], str]] = {
 }
 
 
-async def with_a_text(_: ClientSettings, request: pb.ResolveApprovalRequest, given: Given) -> None:
-    """An adjustment says what is to be done otherwise. Raises CommandFault."""
+async def require_adjustment_text(_: ClientSettings, request: pb.ResolveApprovalRequest, given: Given) -> None:
+    """Require a text for an adjustment. Raises CommandFault."""
     if request.decision == pb.APPROVAL_DECISION_ADJUSTED and not given["text"].strip():
         raise CommandFault("it is empty", field="text", hint="say what is to be done otherwise")
 
 
-async def with_reviews(_: ClientSettings, request: pb.CreateCouncilRequest, given: Given) -> None:
+async def set_peer_review(_: ClientSettings, request: pb.CreateCouncilRequest, given: Given) -> None:
     request.config.enable_peer_review = given["rounds"] != 0
 
 
 async def show(screen: Screen, client: FleetClient, name: Execution) -> Exit:
     execution = await client.execution(await client.find(name))
-    # Only here: a name that is none is told at once.
+    # Imported here: an unknown name is reported at once.
     from swe_ai_fleet.cli.outcome import current_state, show_outcome
 
     await show_outcome(screen, client, await current_state(client, execution))
-    # It is about the command; the document has the execution's own.
+    # The command succeeded; the document has the execution's own exit code.
     return Exit.ACCEPTED
 
 
@@ -83,29 +83,29 @@ def show_councils(screen: Screen, answer: pb.ListCouncilsResponse, _: Any) -> No
 
 
 def _member(council: pb.CouncilInfo, agent: pb.AgentInfo) -> tuple[str, ...]:
-    can = agent.capabilities
-    tasks = f"{agent.running_tasks} of {can.max_concurrent_tasks}" if agent.endpoint else str(agent.running_tasks)
+    capabilities = agent.capabilities
+    limit = f" of {capabilities.max_concurrent_tasks}" if agent.endpoint else ""
     return (
         agent.agent_id,
         council.role,
         agent.endpoint or "the fleet",
-        can.model_profile,
-        tasks,
-        ", ".join(can.languages),
+        capabilities.model_profile,
+        f"{agent.running_tasks}{limit}",
+        ", ".join(capabilities.languages),
     )
 
 
-def _resolving(decision: str, field: str = "comment") -> TableRow:
+def _resolving_row(decision: str, field: str = "comment") -> TableRow:
     return TableRow(
         rpc=f"{_FLEET}.ResolveApproval",
         takes={
             "execution": Execution,
-            "approval": option("Which one, where several wait.", "approval_id", metavar="APPROVAL"),
+            "approval": option("The approval, if several are pending.", "approval_id", metavar="APPROVAL"),
             "text": option("What to tell the agent.", field),
             "approver": As,
         },
         fixed={"decision": decision},
-        before=with_a_text,
+        before=require_adjustment_text,
         json="execution_id status pending_approvals",
         line=lambda reply: (
             f"execution {reply['execution_id']}: {decision}; {reply['status']}"
@@ -116,21 +116,21 @@ def _resolving(decision: str, field: str = "comment") -> TableRow:
 
 def show_erased(screen: Screen, answer: pb.EraseResponse, request: Any) -> None:
     executions = counted(len(answer.execution_ids), "execution")
-    done = "would go" if request.dry_run else f"erased; the tombstone is {answer.record_id}"
-    screen.line(f"{executions} and what came of them: {done}")
+    done = "would be erased" if request.dry_run else f"erased; the tombstone is {answer.record_id}"
+    screen.line(f"{executions} and their results: {done}")
     stores = [(store.store, str(store.items), f"{store.bytes:,}") for store in answer.stores]
     if stores:
         screen.table(("store", "items", "bytes"), stores)
 
 
-def _erasing(**settings: Any) -> TableRow:
+def _erasing_row(**settings: Any) -> TableRow:
     return TableRow(
         rpc=f"{_FLEET}.Erase",
         takes={
             **settings,
-            "reason": option("Why, for the tombstone that stays. Do not quote what is erased.", metavar="TEXT"),
-            "dry_run": option("Only show what would go."),
-            "cancel": option("Cancel what still runs."),
+            "reason": option("Why, for the tombstone. Do not quote erased data.", metavar="TEXT"),
+            "dry_run": option("Only show what would be erased."),
+            "cancel": option("Cancel running executions."),
         },
         view=show_erased,
         seconds=UPLOAD_SECONDS,
@@ -138,10 +138,10 @@ def _erasing(**settings: Any) -> TableRow:
 
 
 ROWS: Mapping[str, TableRow] = {
-    "erase execution": _erasing(execution=Execution),
-    "erase caller": _erasing(caller=argument("The caller's name.", metavar="NAME")),
-    "erase tenant": _erasing(tenant=argument("The name of your tenant.", metavar="NAME")),
-    "erase memory": _erasing(
+    "erase execution": _erasing_row(execution=Execution),
+    "erase caller": _erasing_row(caller=argument("The caller's name.", metavar="NAME")),
+    "erase tenant": _erasing_row(tenant=argument("The name of your tenant.", metavar="NAME")),
+    "erase memory": _erasing_row(
         memory_ids=argument("These memories.", "memories.memory_ids", metavar="[ID]...", default=()),
         namespace=option("All of a namespace; may be repeated.", "memories.namespaces", words="--namespace -n"),
     ),
@@ -173,12 +173,12 @@ ROWS: Mapping[str, TableRow] = {
             "execution": Execution,
             "candidate": argument("As `fleet show` names it.", "candidate_id", metavar="CANDIDATE"),
             "branch": option("The branch to create. Default: fleet/<task id>-<candidate>."),
-            "push": option("Push it to where the repository came from."),
+            "push": option("Push it to the repository's origin."),
             "reason": option("Why, for the log.", metavar="TEXT"),
             "approver": As,
         },
         json="execution_id candidate_id branch commit=commit_sha",
-        line="{candidate_id} stands on branch {branch} as {commit_sha}",
+        line="{candidate_id} is on branch {branch} as {commit_sha}",
         seconds=SUBMIT_SECONDS,
     ),
     "list": TableRow(
@@ -186,7 +186,7 @@ ROWS: Mapping[str, TableRow] = {
         takes={
             "task_id": option("Only this task's."),
             "status": option("Only those with this status; may be repeated.", "statuses"),
-            "limit": option("At most so many, the newest.", "page_size", max=500, min=1, default=50),
+            "limit": option("Most executions, the newest first.", "page_size", max=500, min=1, default=50),
         },
         json=lambda answer: {"executions": [listed_document(execution) for execution in answer.executions]},
         view=table("executions", EXECUTION_COLUMNS, "no executions"),
@@ -202,9 +202,9 @@ ROWS: Mapping[str, TableRow] = {
             f"execution {end['execution_id']}{' had ended before' if end['already_ended'] else ''}: {end['status']}"
         ),
     ),
-    "approve": _resolving("approved"),
-    "reject": _resolving("rejected"),
-    "adjust": _resolving("adjusted", "adjustment"),
+    "approve": _resolving_row("approved"),
+    "reject": _resolving_row("rejected"),
+    "adjust": _resolving_row("adjusted", "adjustment"),
     "councils list": TableRow(
         rpc=f"{_FLEET}.ListCouncils",
         takes={"role": option("Only this role's. Default: all.", "role_filter")},
@@ -230,7 +230,7 @@ ROWS: Mapping[str, TableRow] = {
                 "temperature=0.2, or instructions=… for every agent.", "config.custom_params", metavar="K=V"
             ),
         },
-        before=with_reviews,
+        before=set_peer_review,
         json="council_id agent_ids",
         line=lambda end: (
             f"{end['council_id']} is created: {', '.join(end['agent_ids']) or 'no agents yet; register them'}"
@@ -248,13 +248,13 @@ ROWS: Mapping[str, TableRow] = {
         takes={
             "role": _ROLE,
             "agent_id": _AGENT,
-            "endpoint": option("Where an agent serves that you run. Default: the fleet runs it.", metavar="HOST:PORT"),
+            "endpoint": option("Address of an agent that you run. Default: the fleet runs it.", metavar="HOST:PORT"),
             "profile": option(
                 "A model profile of the server. Default: its model.", "capabilities.model_profile", metavar="NAME"
             ),
             "max_tasks": option("Tasks at the same time. Default: 1.", "capabilities.max_concurrent_tasks", min=0),
             "language": option("A programming language that it knows.", "capabilities.languages"),
-            "metadata": option("Something to say of it.", metavar="K=V"),
+            "metadata": option("Further information about it.", metavar="K=V"),
         },
         json="council_id message",
         line="{council_id}: {message}",
@@ -273,10 +273,8 @@ _AGAIN_SECONDS = 2.0
 _CALL_SECONDS = 20.0
 Target = Annotated[str, argument("orchestrator, host or node.", metavar="TARGET")]
 Name = Annotated[str, argument("As `fleet status` shows it.", metavar="NAME")]
-Undo = Annotated[bool, option("Let it work again.")]
-Within = Annotated[
-    str, option("Move what is still at work after so long: 90s, 30m, 1h. Default: wait.", metavar="SPAN")
-]
+Undo = Annotated[bool, option("Put it back to work.")]
+Within = Annotated[str, option("Move the remaining work after this time: 90s, 30m, 1h. Default: wait.", metavar="SPAN")]
 
 
 async def drain(
@@ -294,7 +292,7 @@ async def drain(
             break
         if waits_shown != (waits_shown := list(answer.waits_for)):
             screen.note(f"{answer.name} waits for {', '.join(waits_shown)}")
-        # What it is called alone may mean something else once it has gone.
+        # The short name may match another one after this one is gone; the reply has the full name.
         request.name = answer.name
         await asyncio.sleep(_AGAIN_SECONDS)
     state = "works again" if undo else "is drained, and can be ended"

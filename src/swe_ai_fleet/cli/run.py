@@ -1,4 +1,4 @@
-"""`fleet run`: submit a task, watch it, show what came of it.
+"""`fleet run`: submits a task, watches it, and shows its outcome.
 
 A local repository is uploaded to a fleet that cannot reach it, and the winner's branch is fetched back.
 """
@@ -40,15 +40,15 @@ _UNCOMMITTED = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Uploaded:
-    """A local repository that a fleet has taken; `reference` is how requests name it there."""
+    """An uploaded local repository; `reference` names it in requests."""
 
     path: Path
     bundle: Path
     reference: pb.RepoRef
 
 
-def elsewhere(address: str) -> bool:
-    """Whether a server is on another machine, as far as its address tells."""
+def is_remote(address: str) -> bool:
+    """Whether a server's address is of another machine."""
     host = address.rpartition(":")[0].strip("[]").lower()
     if address.startswith("unix:") or host == "localhost":
         return False
@@ -58,8 +58,8 @@ def elsewhere(address: str) -> bool:
 
 @asynccontextmanager
 async def uploaded(screen: Screen, client: FleetClient, repo: pb.RepoRef) -> AsyncGenerator[Uploaded]:
-    """The directory that `repo` names, packed and sent; its bundle stays until the end. Raises CommandFault."""
-    # Only here: git is not needed by commands that upload nothing.
+    """Pack and upload the directory of `repo`; its bundle exists until the context ends. Raises CommandFault."""
+    # Imported here: commands without an upload need no git.
     from swe_ai_fleet.adapters.git_workspace.bundles import pack_repository
 
     with tempfile.TemporaryDirectory(prefix="fleet-upload-") as directory:
@@ -107,15 +107,15 @@ def _pieces(header: pb.UploadRepositoryHeader, bundle: Path) -> Iterator[pb.Uplo
 
 
 async def run(screen: Screen, fleet: Fleet, order: Order) -> Exit:
-    return await _carried_out(screen, fleet, order)
+    return await _run_task(screen, fleet, order)
 
 
 async def judge(screen: Screen, fleet: Fleet, order: JudgeOrder) -> Exit:
-    return await _carried_out(screen, fleet, order)
+    return await _run_task(screen, fleet, order)
 
 
-async def _carried_out(screen: Screen, fleet: Fleet, order: Order | JudgeOrder) -> Exit:
-    """Run a task to its end on a fleet. Ctrl-C cancels the execution; a second one leaves at once."""
+async def _run_task(screen: Screen, fleet: Fleet, order: Order | JudgeOrder) -> Exit:
+    """Run a task to its end on a fleet. Ctrl-C cancels the execution; a second one leaves without waiting."""
     request = order.request()
     detach = isinstance(order, Order) and order.detach
     if isinstance(fleet, LocalFleet):
@@ -144,22 +144,22 @@ async def _carried_out(screen: Screen, fleet: Fleet, order: Order | JudgeOrder) 
 
 
 def _check_toolchain(client: FleetClient, order: Order) -> None:
-    """Whether this machine has what the repository's tests need, before an agent spends anything on it.
+    """Check that this machine has the program that the repository's tests need, before agents begin.
 
-    Only where nothing says otherwise: the fleet is here, and the order brings neither checks nor an environment.
+    Only for a fleet on this machine and an order without checks and without an environment.
     Raises CommandFault.
     """
     set_up_by_hand = (order.setup, order.checks, order.path, order.test_command, order.no_detect, order.upload)
-    if any(set_up_by_hand) or elsewhere(client.address):
+    if any(set_up_by_hand) or is_remote(client.address):
         return
     root = Path(order.repo)
     manifests = [name for name in (*_TOOLCHAINS, *_PYTHON) if (root / name).is_file()]
     program = _TOOLCHAINS.get(manifests[0]) if len(manifests) == 1 else None
     if program and shutil.which(program) is None:
         raise CommandFault(
-            f"this machine has no {program}, which {manifests[0]} asks for: no test could be run",
+            f"this machine has no {program}, which {manifests[0]} needs: no test could be run",
             exit_code=Exit.UNAVAILABLE,
-            hint=f"install {program}, bring it with --setup or --path, name a --check, or go on with --no-detect",
+            hint=f"install {program}, add it with --setup or --path, name a --check, or continue with --no-detect",
         )
 
 
@@ -167,9 +167,9 @@ def _check_toolchain(client: FleetClient, order: Order) -> None:
 async def _with_upload(
     screen: Screen, client: FleetClient, request: pb.SubmitTaskRequest, order: Order | JudgeOrder
 ) -> AsyncGenerator[Uploaded | None]:
-    """The request's repository uploaded, where it has to be; the request names the upload then."""
+    """Upload the request's repository if necessary; the request then names the upload."""
     repo = getattr(request, request.WhichOneof("task") or "orchestrate").repo
-    if order.upload or (repo.path and elsewhere(client.address)):
+    if order.upload or (repo.path and is_remote(client.address)):
         if not repo.path:
             raise CommandFault("--upload is for a directory of this machine", hint="the server clones a URL itself")
         async with uploaded(screen, client, repo) as sent:
@@ -186,16 +186,16 @@ async def watch(
     client: FleetClient,
     name: Execution,
     *,
-    text: Annotated[bool, option("Also what the models say, while they say it.")] = False,
+    text: Annotated[bool, option("Also show the text of models as it is generated.")] = False,
 ) -> Exit:
-    """Show an execution's events from the first on until it ends. Ctrl-C ends only the watching."""
+    """Show an execution's events from the first one until it ends. Ctrl-C ends only the watching."""
     execution_id = await client.find(name)
     progress = WatchedProgress()
     with interrupts() as signals, view(screen, progress, json_lines=True) as show:
         following = await signals.race(follow(client, execution_id, progress, show, text=text))
         if not following.done():
             following.cancel()
-            raise CommandFault("stopped watching; the execution goes on", exit_code=Exit.STOPPED)
+            raise CommandFault("stopped watching; the execution continues", exit_code=Exit.STOPPED)
         state = following.result()
     if screen.json:
         return exit_of_state(state)
@@ -208,7 +208,7 @@ async def _watch(screen: Screen, client: FleetClient, execution_id: str, signals
         following = await signals.race(follow(client, execution_id, progress, show))
         lost = following.exception() if following.done() else None
         if isinstance(lost, CommandFault) and lost.exit_code is Exit.UNAVAILABLE:
-            lost.message += "; the task is kept, and goes on once the fleet runs again"
+            lost.message += "; the task is stored, and continues once the fleet runs again"
             lost.hint = f"then: fleet watch {execution_id} ({lost.hint})"
         if not following.done():
             screen.note("cancelling the execution; Ctrl-C again leaves without waiting", style="yellow")

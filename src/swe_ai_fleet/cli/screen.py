@@ -1,6 +1,6 @@
-"""What a command prints and ends with: results to standard output, progress and faults to standard error, an exit code.
+"""A command's output: results on standard output, progress and faults on standard error, and its exit code.
 
-Beside it the other direction: lines that a person types, and Ctrl-C (or SIGTERM) while a command runs.
+Also its input: lines that a person types, and Ctrl-C (or SIGTERM).
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class Exit(IntEnum):
 
 
 class CommandFault(Exception):
-    """A command cannot go on: bad usage, unless said otherwise. The message is one line; `hint` is the way out.
+    """A command fails, by default for bad usage. The message is one line; `hint` says what to do.
 
-    `field` is what is wrong, as the contract calls it or this program; `option` is what the caller wrote for it.
+    `field` is the faulty field of the contract or name in this program; `option` is the caller's option for it.
     """
 
     def __init__(self, message: str, *, exit_code: Exit = Exit.USAGE, hint: str = "", field: str = "") -> None:
@@ -61,13 +61,16 @@ class CommandFault(Exception):
 
     @property
     def line(self) -> str:
-        """The whole of it in one line: `field: message (hint)`."""
+        """Field, message and hint in one line: `field: message (hint)`."""
         where = f"{self.field}: " if self.field else ""
         return f"{where}{self.message}" + (f" ({self.hint})" if self.hint else "")
 
 
 def fault_of(error: FleetError, *, starting: bool = False) -> CommandFault:
-    """A fault of our own parts as a command tells it. While a fleet is `starting`, what it needs is what is missing."""
+    """The command fault for a fault of the fleet's parts.
+
+    While a fleet is `starting`, a failed precondition counts as an unavailable dependency.
+    """
     match error:
         case PreconditionFailed() if starting:
             code = Exit.UNAVAILABLE
@@ -82,7 +85,7 @@ def fault_of(error: FleetError, *, starting: bool = False) -> CommandFault:
 
 _WIDTH_WITHOUT_TERMINAL = 160
 _COLOURS = ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
-"""Variables that make Rich take a file for a terminal."""
+"""Variables that make Rich treat a file as a terminal."""
 _BLOCK_LINES = 60
 
 
@@ -104,14 +107,14 @@ class Screen:
         self.out.file.flush()
 
     def result(self, document: Mapping[str, object], line: str) -> None:
-        """Print what a command came to: with `json` the document, else the line."""
+        """Print a command's result: with `json` the document, else the line."""
         if self.json:
             self.document(document)
         else:
             self.line(line)
 
     def content(self, content: bytes) -> None:
-        """Print a file's content: every byte of it, unless it is a terminal that it would be printed to."""
+        """Print a file's content: unchanged bytes to a file or pipe, cleaned lines to a terminal."""
         if self.out.file.isatty():
             for line in content.decode("utf-8", "replace").splitlines():
                 self.line(line)
@@ -126,17 +129,17 @@ class Screen:
 
     def line(self, text: str, *, style: str = "") -> None:
         """Print a line of a result; the text may be untrusted."""
-        _say(self.out, text, style)
+        _print_line(self.out, text, style)
 
     def lines(self, lines: Iterable[str], *, nothing: str) -> None:
-        """Print lines of a result; of none of them what is said of that."""
+        """Print lines of a result; without any, the note `nothing`."""
         for line in (printed := list(lines)):
             self.line(line)
         if not printed:
             self.note(nothing)
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[str]], nothing: str = "") -> None:
-        """Print a table; without a row what is said of that, if anything."""
+        """Print a table; without rows, the note `nothing` if there is one."""
         if printed := list(rows):
             from swe_ai_fleet.cli.tables import plain_table
 
@@ -145,7 +148,7 @@ class Screen:
             self.note(nothing)
 
     def block(self, title: str, text: str, *, most: int = _BLOCK_LINES) -> None:
-        """Print a text of several lines under its title, the first `most` of them; nothing where there is none."""
+        """Print the first `most` lines of a text under its title; nothing for an empty text."""
         if not text.strip():
             return
         lines = visible(text).splitlines()
@@ -156,11 +159,11 @@ class Screen:
             self.line(f"    ... {len(lines) - most} more lines; --json has them all", style="dim")
 
     def note(self, text: str, *, style: str = "dim") -> None:
-        """Print a line about the way there; the text may be untrusted."""
-        _say(self.err, text, style)
+        """Print a line about the progress; the text may be untrusted."""
+        _print_line(self.err, text, style)
 
     def fault(self, fault: CommandFault) -> None:
-        """Say why the command ends: a line, what a program printed below it, and a hint; or a JSON document."""
+        """Print why the command fails: a line, the output of a failed program, and a hint; or a JSON document."""
         if self.json:
             error = {"message": fault.message, "hint": fault.hint, "field": fault.field}
             option = {"option": fault.option} if fault.option else {}
@@ -169,7 +172,7 @@ class Screen:
         where = f"{fault.option or fault.field}: " if fault.field else ""
         first, *printed = fault.message.strip().splitlines() or [""]
         if fault.option:
-            # Services say `num_agents is 7`, which is not what the caller wrote.
+            # Services write `num_agents is 7`, but the caller wrote the option's name.
             first = first.removeprefix(f"{fault.field.rpartition('.')[2]} is ")
         self.note(f"fleet: {where}{one_line(first, 2000)}", style="bold red")
         for line in printed[:_BLOCK_LINES]:
@@ -178,8 +181,8 @@ class Screen:
             self.note(f"  hint: {one_line(fault.hint, 2000)}", style="yellow")
 
 
-class _LaterConsole:
-    """The console of a file: made, and Rich loaded, for the first thing that needs it, which lines do not."""
+class _LazyConsole:
+    """The console of a file; Rich is imported for the first output that needs it, which plain lines do not."""
 
     def __init__(self, file: TextIO, *, quiet: bool) -> None:
         self.file, self.quiet = file, quiet
@@ -197,7 +200,7 @@ def _console(file: TextIO, *, quiet: bool = False) -> Console:
     if reconfigure is not None:
         reconfigure(errors="replace")
     if not file.isatty() and os.environ.keys().isdisjoint(_COLOURS):
-        return cast("Console", _LaterConsole(file, quiet=quiet))
+        return cast("Console", _LazyConsole(file, quiet=quiet))
     return _whole_console(file, quiet=quiet)
 
 
@@ -205,14 +208,14 @@ def _whole_console(file: TextIO, *, quiet: bool) -> Console:
     from rich.console import Console
 
     width = None if file.isatty() else _WIDTH_WITHOUT_TERMINAL
-    # Without markup, highlighting and emoji codes, what is printed means nothing but itself.
+    # Without markup, highlighting and emoji codes, text is printed unchanged.
     return Console(file=file, markup=False, highlight=False, emoji=False, width=width, quiet=quiet)
 
 
-def _say(console: Console, text: str, style: str) -> None:
+def _print_line(console: Console, text: str, style: str) -> None:
     text = clean(text)
-    # Where tabs lead behind wide characters is Rich's to say.
-    if isinstance(console, _LaterConsole) and ("\t" not in text or text.isascii()):
+    # Only Rich knows the positions of tabs after wide characters.
+    if isinstance(console, _LazyConsole) and ("\t" not in text or text.isascii()):
         if not console.quiet:
             console.file.write(text.expandtabs() + "\n")
             console.file.flush()
@@ -227,11 +230,11 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 async def next_line(read: Callable[[], str]) -> str:
-    """The person's next line, read in a thread that the end of the program does not wait for. Raises EOFError."""
+    """The person's next line, read in a daemon thread, which does not delay the program's end. Raises EOFError."""
     loop = asyncio.get_running_loop()
     line_read: asyncio.Future[str] = loop.create_future()
 
-    def told(line: str | None) -> None:
+    def finish(line: str | None) -> None:
         if not line_read.done():
             if line is None:
                 line_read.set_exception(EOFError())
@@ -243,15 +246,15 @@ async def next_line(read: Callable[[], str]) -> str:
             line = read()
         except (EOFError, OSError, ValueError):
             line = None
-        with suppress(RuntimeError):  # the loop is gone
-            loop.call_soon_threadsafe(told, line)
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(finish, line)
 
     threading.Thread(target=work, daemon=True).start()
     return await line_read
 
 
 def line_of_terminal() -> str:
-    """The next line of standard input. Raises EOFError behind the last."""
+    """The next line of standard input. Raises EOFError after the last."""
     if sys.stdin.isatty():
         return input("> ")
     line = sys.stdin.readline()
@@ -261,32 +264,32 @@ def line_of_terminal() -> str:
 
 
 class Interrupts:
-    """The first signal asks, the second one insists by cancelling the command's task.
+    """The first signal ends `wait` or `race`, the second one cancels the command's task.
 
-    Outside of `wait` and `race` there is nobody to ask, and the first signal cancels.
+    Outside of `wait` and `race` the first signal cancels the task.
     """
 
     def __init__(self, task: asyncio.Task[object]) -> None:
         self._task = task
-        self._asked = asyncio.Event()
+        self._interrupted = asyncio.Event()
         self._listening = False
 
     def arm(self) -> None:
-        """Take the signals (again): starting Ray in this process takes SIGTERM away."""
+        """Handle the signals; called again after a start of Ray in this process, which replaces SIGTERM's handler."""
         loop = asyncio.get_running_loop()
         for number in _SIGNALS:
-            loop.add_signal_handler(number, self._arrived)
+            loop.add_signal_handler(number, self._on_signal)
 
     async def wait(self) -> None:
         self.arm()
         self._listening = True
         try:
-            await self._asked.wait()
+            await self._interrupted.wait()
         finally:
             self._listening = False
 
     async def race(self, work: Awaitable[T]) -> asyncio.Task[T]:
-        """The work as a task, when it is done or the first signal came, whichever is sooner. It is not cancelled."""
+        """Return the work as a task once it is done or the first signal came; the signal does not cancel it."""
         doing = asyncio.ensure_future(work)
         interrupted = asyncio.create_task(self.wait())
         try:
@@ -299,16 +302,16 @@ class Interrupts:
         assert isinstance(doing, asyncio.Task)
         return doing
 
-    def _arrived(self) -> None:
-        if self._listening and not self._asked.is_set():
-            self._asked.set()
+    def _on_signal(self) -> None:
+        if self._listening and not self._interrupted.is_set():
+            self._interrupted.set()
         else:
             self._task.cancel()
 
 
 @contextmanager
 def interrupts() -> Generator[Interrupts]:
-    """Take the signals over from Python for as long as the context lasts; for the main thread's loop."""
+    """Handle the signals in place of Python until the context ends; for the main thread's loop."""
     task = asyncio.current_task()
     assert task is not None
     loop, caught = asyncio.get_running_loop(), Interrupts(task)

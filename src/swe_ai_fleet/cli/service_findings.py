@@ -1,6 +1,6 @@
 """Findings of `fleet doctor` about services: NATS, certificates, the access file, the collector of traces.
 
-Of NATS: whether JetStream is there, how full it is, whether clocks agree.
+For NATS: whether JetStream is enabled, how full it is, and whether clocks agree.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from swe_ai_fleet.settings import Settings, listed
 
 OLDEST = (2, 10)
 MOST_SKEW_SECONDS = 5.0
-"""Leases and orders of events bear this much; tokens that end, and people who read times, do not bear much more."""
+"""Leases and the order of events tolerate this; expiring tokens, and people who read times, tolerate little more."""
 _NATS_SECONDS = 15.0
 _TIMEOUT_SECONDS = 3.0
 SOON_SECONDS = 14 * 86_400.0
@@ -38,7 +38,7 @@ _DAY = 86_400.0
 
 
 async def nats(settings: Settings) -> DoctorFinding:
-    """The server that settings name, or the one that runs under `home`; without either one is started by `fleet up`."""
+    """The server in the settings, or the one that runs under `home`; without either `fleet up` starts one."""
     from swe_ai_fleet.runtime.factories import connect_log
     from swe_ai_fleet.runtime.nats_server import read_address
 
@@ -57,13 +57,13 @@ async def nats(settings: Settings) -> DoctorFinding:
             if not ping.ok:
                 mend = "start the server with JetStream (nats-server -js), or enable it for the account"
                 return broken("nats", ping.error, mend, version=ping.version)
-            return judged(ping, await _usage(log), await _skew(log))
+            return nats_finding(ping, await _usage(log), await _skew(log))
     except (FleetError, TimeoutError) as error:
         return faulty("nats", error, "see FLEET_NATS_URL", seconds=_NATS_SECONDS)
 
 
 async def harness(settings: Settings, name: str) -> DoctorFinding:
-    """A harness of settings, started in the sandbox over an empty directory, with the model that it would have."""
+    """A configured harness, started in the sandbox in an empty directory with its model."""
     from swe_ai_fleet.agents.budget import Budget
     from swe_ai_fleet.agents.model_gateway import ModelGateway
     from swe_ai_fleet.domain.budget import Limits
@@ -95,24 +95,24 @@ async def harness(settings: Settings, name: str) -> DoctorFinding:
     return ok(part, f"starts in the sandbox and calls itself {greeting or 'nothing'}", version=version)
 
 
-def judged(ping: Ping, usage: Mapping[str, StreamUsage], skew_seconds: float | None) -> DoctorFinding:
-    """What to make of a server that answers. `skew_seconds`: by how much its clock is ahead; None: it does not say."""
+def nats_finding(ping: Ping, usage: Mapping[str, StreamUsage], skew_seconds: float | None) -> DoctorFinding:
+    """The finding for a server that answers. `skew_seconds`: how far its clock is ahead; None: unknown."""
     numbers = tuple(int(part) for part in ping.version.split(".")[:2] if part.isdigit())
     whole = usage.get(ALL, StreamUsage(messages=0, bytes=0, max_bytes=0))
     summary = f"JetStream answers in {ping.latency_ms:.1f} ms, {whole.bytes / 2**20:.0f} MiB"
     if numbers and numbers < OLDEST:
-        cause, mend = "JetStream is too old for what streams are asked to keep", "NATS 2.10 or newer"
+        cause, mend = "JetStream is too old for the configuration of the streams", "NATS 2.10 or newer"
         return broken("nats", cause, mend, version=ping.version)
     full = [
         name for name, stream in usage.items() if stream.max_bytes and stream.bytes > NEARLY_FULL * stream.max_bytes
     ]
     if full:
-        cause = f"nearly full: {', '.join(full)}; no task is accepted, and what is full refuses events"
+        cause = f"nearly full: {', '.join(full)}; no task is accepted, and full streams refuse events"
         mend = "raise the limit, shorten FLEET_EVENT_DAYS, or back up and remove old executions"
         return broken("nats", cause, mend, version=ping.version)
     if skew_seconds is not None and abs(skew_seconds) > MOST_SKEW_SECONDS:
-        way = "ahead of" if skew_seconds > 0 else "behind"
-        cause = f"its clock is {abs(skew_seconds):.0f} s {way} this machine's"
+        direction = "ahead of" if skew_seconds > 0 else "behind"
+        cause = f"its clock is {abs(skew_seconds):.0f} s {direction} this machine's"
         return broken("nats", cause, "let both machines keep their clocks by NTP", version=ping.version)
     return ok("nats", summary, version=ping.version)
 
@@ -121,7 +121,7 @@ async def _usage(log: JetStream) -> Mapping[str, StreamUsage]:
     try:
         return await log.usage()
     except NotFound:
-        # Nothing has started there yet.
+        # No fleet has created its streams yet.
         return {}
 
 
@@ -135,7 +135,7 @@ async def _skew(log: JetStream) -> float | None:
 
 
 def transport(settings: Settings) -> list[DoctorFinding]:
-    """Whether certificates can be used, and how long yet."""
+    """Whether certificates can be used, and when they expire."""
     from services.certificates import Certificates, server_tls
     from swe_ai_fleet.telemetry.exposition import CERTIFICATES, certificates, expiry
 
@@ -160,16 +160,16 @@ def transport(settings: Settings) -> list[DoctorFinding]:
             findings.append(broken(part, f"{path} has no certificate", mend))
         elif remaining <= 0:
             findings.append(
-                broken(part, f"the certificate in {path} has ended", "renew it; servers read it by themselves")
+                broken(part, f"the certificate in {path} has expired", "renew it; servers reload it by themselves")
             )
         else:
-            mend = "renew it soon; servers read it by themselves" if remaining < SOON_SECONDS else ""
+            mend = "renew it soon; servers reload it by themselves" if remaining < SOON_SECONDS else ""
             findings.append(ok(part, f"{path}, valid for another {days}", mend))
     return findings
 
 
-def ways(settings: Settings, server: str) -> list[DoctorFinding]:
-    """The services elsewhere to which tokens go so that others can read them."""
+def unprotected_calls(settings: Settings, server: str) -> list[DoctorFinding]:
+    """The remote services to which tokens are sent unencrypted."""
     from swe_ai_fleet.runtime.channels import is_local, sends_token_unprotected
 
     called = dict.fromkeys(url for url in (server, settings.orchestrator_url, settings.context_url) if url)
@@ -178,9 +178,9 @@ def ways(settings: Settings, server: str) -> list[DoctorFinding]:
     }
     if settings.nats_token and not settings.nats_nkey_file and settings.nats_ca is None and settings.nats_cert is None:
         nats_urls = [urlsplit(url if "://" in url else f"nats://{url}") for url in listed(settings.nats_url)]
-        open_to_all = [url for url in nats_urls if url.scheme == "nats" and not is_local(url.hostname or "")]
+        unprotected = [url for url in nats_urls if url.scheme == "nats" and not is_local(url.hostname or "")]
         clear_addresses |= {
-            f"nats://{url.netloc.rpartition('@')[2]}": "tls:// and FLEET_NATS_CA" for url in open_to_all
+            f"nats://{url.netloc.rpartition('@')[2]}": "tls:// and FLEET_NATS_CA" for url in unprotected
         }
     return [
         absent("tls: calls", f"{address} is called without TLS: the token can be read on the way", mend)
@@ -189,7 +189,7 @@ def ways(settings: Settings, server: str) -> list[DoctorFinding]:
 
 
 def access(settings: Settings) -> DoctorFinding:
-    """Whether the access file can be used."""
+    """Whether the access file is valid."""
     from services.access.access_file import read_access
 
     if settings.access_file is None:
@@ -201,7 +201,7 @@ def access(settings: Settings) -> DoctorFinding:
     except FleetError as error:
         return faulty("access", error, f"correct {settings.access_file}")
     if settings.access_file.stat().st_mode & 0o022:
-        cause = f"others may write {settings.access_file}, and so let anybody in"
+        cause = f"other users may write {settings.access_file}, and so grant access to anyone"
         return broken("access", cause, f"chmod go-w {settings.access_file}")
     return ok(
         "access",
@@ -210,7 +210,7 @@ def access(settings: Settings) -> DoctorFinding:
 
 
 async def traces(settings: Settings) -> DoctorFinding:
-    """Whether the collector takes spans."""
+    """Whether the collector accepts spans."""
     if not settings.otlp_endpoint:
         return absent("traces", "none are sent", "FLEET_OTLP_ENDPOINT, if they are wanted")
     from opentelemetry.util.re import parse_env_headers
@@ -219,23 +219,23 @@ async def traces(settings: Settings) -> DoctorFinding:
 
     endpoint = settings.otlp_endpoint
     if not endpoint.startswith(("http://", "https://")):
-        fault, place = "no http:// or https:// URL", endpoint[:80].rpartition("@")[2]
+        fault, shown = "no http:// or https:// URL", endpoint[:80].rpartition("@")[2]
     else:
-        # As the exporter does it.
+        # As the exporter reads them.
         headers = dict(parse_env_headers(os.environ.get("OTEL_EXPORTER_OTLP_HEADERS", ""), liberal=True))
         user = urlsplit(endpoint).netloc.rpartition("@")[0]
         if user:
             headers["authorization"] = f"Basic {base64.b64encode(unquote(user).encode()).decode()}"
-        place = public_url(endpoint)
-        fault = await asyncio.to_thread(_refusal, place, headers)
+        shown = public_url(endpoint)
+        fault = await asyncio.to_thread(_refusal, shown, headers)
     if fault:
         mend = "start the collector with its OTLP/HTTP receiver, or correct FLEET_OTLP_ENDPOINT (its base URL)"
-        return broken("traces", f"{place}: {fault}", mend)
-    return ok("traces", f"{place} takes them")
+        return broken("traces", f"{shown}: {fault}", mend)
+    return ok("traces", f"{shown} accepts them")
 
 
 def _refusal(endpoint: str, headers: Mapping[str, str]) -> str:
-    """Why a collector does not take an empty message; empty where it does."""
+    """Why a collector refuses an empty message; empty where it accepts it."""
     request = urllib.request.Request(  # noqa: S310 - the scheme is checked
         f"{endpoint}/v1/traces", data=b"", headers={"Content-Type": "application/x-protobuf", **headers}
     )

@@ -18,8 +18,8 @@ from swe_ai_fleet.watching.text import one_line
 
 _CELL = 400
 _WIDE = 120
-"""In characters. A narrower terminal shows a table only where no cell has to be broken, a wider one also where it is
-half as wide again."""
+"""In characters. A narrower terminal shows a table only if no cell has to be broken, a wider one also if the table is
+up to half as wide again as the terminal."""
 _INDENT = 2
 _GAP = "  "
 _UNBROKEN = ("execution", "task", "candidate", "agent", "node", "operation", "webhook", "conversation", "session")
@@ -48,7 +48,7 @@ class _Listing(Table):
 
 
 def _packed(names: Sequence[str], cells: Sequence[str], width: int) -> Iterator[Text]:
-    """A row's cells with their names: as many in a line as fit, a longer one in one of its own; empty ones left out."""
+    """A row's non-empty cells with their names, packed into lines; a longer cell has its own line."""
     line, room = Text(overflow="fold"), width
     for name, cell in zip(names, cells, strict=True):
         if not cell:
@@ -71,7 +71,7 @@ def plain_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
 
 
 def empty_table(*columns: str, caption: str | None = None) -> Table:
-    """A table without rows, as all of the command line's look."""
+    """A table without rows, in the style of the command line."""
     table = _Listing(box=SIMPLE_HEAD, pad_edge=False, caption=caption)
     for column in columns:
         # An id that is broken over lines cannot be copied.

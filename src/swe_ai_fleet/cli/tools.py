@@ -1,4 +1,4 @@
-"""`fleet tools`: the catalogue, and one operation from the terminal, sandboxed and audited as an agent's."""
+"""`fleet tools`: lists the catalogue; runs one operation from the terminal, sandboxed and audited like an agent's."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ from swe_ai_fleet.watching.text import one_line
 _COLUMNS = ("operation", "reads only", "risk", "network", "executes", "locks", "seconds", "roles", "what it does")
 _EXITS = {Outcome.SUCCESS: Exit.ACCEPTED, Outcome.INVALID: Exit.USAGE, Outcome.TIMEOUT: Exit.STOPPED}
 AGENT = "terminal"
-"""Who the audit names for operations that a person ran."""
+"""The agent id in the audit of operations that a person ran."""
 
 
 async def list_tools(
     screen: Screen,
     settings: Settings,
     *,
-    role: Annotated[str, option("Only what this role gets: DEV, QA, ARCHITECT, DEVOPS or DATA.")] = "",
-    read_only: Annotated[bool, option("Only what a run without changes gets.")] = False,
+    role: Annotated[str, option("Only operations of this role: DEV, QA, ARCHITECT, DEVOPS or DATA.")] = "",
+    read_only: Annotated[bool, option("Only operations of a read-only run.")] = False,
 ) -> Exit:
     specs = list(_specs(settings).values())
     if role or read_only:
@@ -72,7 +72,7 @@ async def run_tool(
     role: Annotated[str, option("The role it is called in.")] = "DEV",
     read_only: Annotated[bool, option("Refuse whatever could change something.")] = False,
 ) -> Exit:
-    # Every entry of its audit is on disk when the operation goes on.
+    # Every audit entry is on disk before the operation continues.
     specs = _specs(settings)
     if operation not in specs:
         raise CommandFault(f"no operation is called {operation[:64]!r}", hint=nearest(operation, specs))
@@ -97,7 +97,7 @@ async def run_tool(
         if spec.name in {tool.name for tool in access.plugins}:
             kit = RegisteredTools(access.plugins, opened, pipeline)
         if spec.name in SubAgentTools.definitions:
-            # They bring the clients of models along, which nothing else here needs.
+            # They import the clients of models, which nothing else here needs.
             from swe_ai_fleet.runtime.default_tools import planning_tools
 
             tools = planning_tools(settings, opened, pipeline, builtin=access.builtin)
@@ -122,12 +122,12 @@ async def run_tool(
 async def _workspace(
     settings: Settings, root: Path, network: NetworkGrant | None, *, builds: bool
 ) -> AsyncGenerator[Workspace]:
-    """The directory as an agent has it; with `builds` a clone comes with the environment of its repository."""
+    """The directory as an agent's workspace; with `builds` a clone has its repository's environment."""
     if not builds or not (root / ".git").is_dir():
         async with make_sandbox(settings).workspace(root, environment=Environment(network=network)) as opened:
             yield opened
         return
-    # It brings the clients of models and NATS along, which nothing else here needs.
+    # It imports the clients of models and NATS, which nothing else here needs.
     from swe_ai_fleet.runtime.factories import workspace_provider
 
     workspaces = workspace_provider(settings)
@@ -139,13 +139,13 @@ async def _workspace(
 
 
 async def verify_audit_file(screen: Screen, path: Path, *, head: str) -> Exit:
-    """Recompute the chain in an audit file. Without the `head` it had, entries taken from its end are not missed."""
+    """Recompute the chain in an audit file. Without `head`, entries removed from its end go unnoticed."""
     file = AuditFile(path)
     entries: list[AuditEntry] = []
     fault: AuditFault | None = None
     try:
         for entry in file.entries():
-            entries.append(entry)  # noqa: PERF402 - those before a damaged one count
+            entries.append(entry)  # noqa: PERF402 - the entries before a damaged one are verified
     except PreconditionFailed as error:
         fault = AuditFault(seq=len(entries) + 1, reason=error.message)
     except OSError as error:
@@ -172,7 +172,7 @@ def _directory(path: Path) -> Path:
 
 
 def _specs(settings: Settings) -> dict[str, OperationSpec]:
-    """What can be called by hand: the catalogue, what a run has beside it, and the tools of plug-ins."""
+    """The callable operations: the catalogue, those of sub-agents, and the tools of plug-ins."""
     plugins = tool_access(settings).plugins if settings.plugins else ()
     definitions = {
         **operations(),
@@ -183,7 +183,7 @@ def _specs(settings: Settings) -> dict[str, OperationSpec]:
 
 
 def _arguments(spec: OperationSpec, text: str, texts: Sequence[str]) -> dict[str, object]:
-    """The arguments of `--args` and of `K=V`, which wins. Whether they fit, the operation's own check says."""
+    """The arguments from `--args` and from `K=V`, which takes precedence. The operation itself checks them."""
     given: object = {}
     if text:
         try:
@@ -198,7 +198,7 @@ def _arguments(spec: OperationSpec, text: str, texts: Sequence[str]) -> dict[str
 
 
 def _value(schema: Mapping[str, Any], text: str) -> object:
-    """The text itself where the argument is a text, else what it means as JSON, if it means anything."""
+    """The text itself for a string argument, else its JSON value, if it is valid JSON."""
     kinds = {part.get("type") for part in (schema, *schema.get("anyOf", ()))}
     if "string" in kinds:
         return text
@@ -221,7 +221,7 @@ def _row(spec: OperationSpec) -> tuple[str, ...]:
         "yes" if spec.network else "-",
         "yes" if spec.executes else "-",
         ", ".join(sorted(spec.locks)) or "-",
-        # What executes keeps the time limit of its command, which the task sets.
+        # The time limit of a command is the task's.
         "the task's" if spec.executes else f"{spec.time_limit_seconds:g}",
         roles,
         one_line(spec.description.partition("\n")[0], 120),

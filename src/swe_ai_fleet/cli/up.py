@@ -1,4 +1,4 @@
-"""`fleet up`: everything on this machine, until Ctrl-C; `fleet open`: where the page of a running fleet is."""
+"""`fleet up`: runs a fleet on this machine until Ctrl-C; `fleet open`: prints the page's address."""
 
 from __future__ import annotations
 
@@ -25,38 +25,38 @@ from swe_ai_fleet.settings import Settings, without_login
 
 
 def page_url(base: str, token: str) -> str:
-    """The page's address; the fragment, which browsers send to nobody, lets whoever opens it in."""
-    here = base.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
-    return f"{here}/#token={token}"
+    """The page's address; its fragment, which browsers never send, holds the token."""
+    local = base.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
+    return f"{local}/#token={token}"
 
 
 async def open_page(
     screen: Screen, settings: Settings, *, browser: Annotated[bool, option("Open it in a browser too.")] = False
 ) -> Exit:
-    place = home_fleet(settings)
-    if not place.http:
+    fleet = home_fleet(settings)
+    if not fleet.http:
         raise CommandFault(
             "this fleet has no page", exit_code=Exit.UNAVAILABLE, hint="start it without FLEET_HTTP_LISTEN=off"
         )
-    url = page_url(place.http, place.token)
+    url = page_url(fleet.http, fleet.token)
     screen.result({"page": url}, url)
     if browser and not await asyncio.to_thread(_browse, url, settings):
         raise CommandFault(
-            "no browser could be started", exit_code=Exit.UNAVAILABLE, hint="open the address that stands above"
+            "no browser could be started", exit_code=Exit.UNAVAILABLE, hint="open the address printed above"
         )
     return Exit.ACCEPTED
 
 
 def _browse(url: str, settings: Settings) -> bool:
-    """Open it by way of a private file: arguments of processes can be read by every user of a machine."""
+    """Open the URL through a private file: every user of a machine can read the arguments of processes."""
     import webbrowser
 
-    way = settings.home / "open.html"
+    redirect = settings.home / "open.html"
     target = html.escape(url, quote=True)
     write_private(
-        way, f'<!doctype html><meta http-equiv="refresh" content="0;url={target}"><a href="{target}">fleet</a>'
+        redirect, f'<!doctype html><meta http-equiv="refresh" content="0;url={target}"><a href="{target}">fleet</a>'
     )
-    return webbrowser.open(way.resolve().as_uri())
+    return webbrowser.open(redirect.resolve().as_uri())
 
 
 def up(
@@ -67,9 +67,9 @@ def up(
     ] = "",
     vllm_args: Annotated[str, option("Further arguments of vLLM, such as '--max-model-len 65536'.")] = "",
     vllm_tool_parser: Annotated[
-        str, option("What reads the model's tool calls; by its template or name where left out.")
+        str, option("vLLM's parser of tool calls. Default: by the model's template or name.")
     ] = "",
-    vllm_drain: Annotated[int, option("Seconds that running requests get when the fleet stops.", min=0)] = 30,
+    vllm_drain: Annotated[int, option("Seconds for running requests when the fleet stops.", min=0)] = 30,
     json: Json = False,
 ) -> None:
     order = VLLMOrder(model=vllm, arguments=vllm_args, tool_parser=vllm_tool_parser, drain_seconds=vllm_drain)
@@ -77,9 +77,9 @@ def up(
 
 
 async def serve(screen: Screen, settings: Settings, vllm: VLLMOrder | None = None) -> Exit:
-    """Start NATS, Ray and the orchestrator, say where they answer, and stop them at Ctrl-C or SIGTERM.
+    """Start NATS, Ray and the orchestrator, print their addresses, and stop them at Ctrl-C or SIGTERM.
 
-    With an order for vLLM its server comes first and goes last, so that no agent outlives it.
+    With an order for vLLM its server starts first and stops last, so that no agent outlives it.
     """
     running = running_fleet(settings.home)
     if running is not None:
@@ -91,7 +91,7 @@ async def serve(screen: Screen, settings: Settings, vllm: VLLMOrder | None = Non
     for fault in [] if vllm else await silent_models(settings):
         screen.note(f"{fault.cause}; agents need it: {fault.mend}", style="yellow")
     if settings.log_format == "auto" and sys.stderr.isatty():
-        # Agent hosts have no terminal, and their lines come to this one.
+        # Agent hosts have no terminal, but their lines are printed on this one.
         settings = settings.model_copy(update={"log_format": "text"})
     with interrupts() as signals:
         async with _with_model(screen, settings, vllm) as with_model:
@@ -102,7 +102,7 @@ async def serve(screen: Screen, settings: Settings, vllm: VLLMOrder | None = Non
 async def _serve(screen: Screen, settings: Settings, signals: Interrupts) -> None:
     screen.note("starting NATS, Ray and the orchestrator ...")
     async with started_fleet(settings, screen) as fleet:
-        # It listens before anybody can read where to send a signal: Ray, once started, aborts at a SIGTERM.
+        # It waits for signals before the process id is published: Ray, once started, aborts at a SIGTERM.
         stopped = asyncio.create_task(signals.wait())
         await asyncio.sleep(0)
         card = settings.home / "fleet.json"
@@ -138,7 +138,7 @@ async def _serve(screen: Screen, settings: Settings, signals: Interrupts) -> Non
 
 @asynccontextmanager
 async def _with_model(screen: Screen, settings: Settings, vllm: VLLMOrder | None) -> AsyncGenerator[Settings]:
-    """The settings, with a model server of our own in them where one is ordered."""
+    """The settings; with an order, with the address of the vLLM server started for it."""
     if vllm is None:
         yield settings
         return
@@ -159,4 +159,4 @@ async def _with_model(screen: Screen, settings: Settings, vllm: VLLMOrder | None
         yield settings.model_copy(
             update={"model_url": served.url, "model_api_key": served.api_key, "model": served.model}
         )
-        screen.note(f"vLLM ends; running requests get {vllm.drain_seconds} s ...")
+        screen.note(f"stopping vLLM; running requests have {vllm.drain_seconds} s ...")

@@ -1,6 +1,6 @@
 """Parses the Markdown of a model's answer: lines of styled text, code blocks, tables.
 
-It reads what models write, not all of CommonMark: fenced code, headings, lists, quotes, tables, rules; and within a
+It reads a subset of CommonMark that models write: fenced code, headings, lists, quotes, tables, rules; and within a
 line bold, italic, strike-through, code and links. Markup that is not closed on its line is text. The time is linear in
 the length. Data beside an answer is a table, too.
 """
@@ -22,7 +22,7 @@ MAX_COLUMNS = 12
 CELL_CHARS = 60
 PLAIN_WIDTH = 118
 TELEGRAM_WIDTH = 56
-"""The width of a code block that a telephone shows without much scrolling."""
+"""The width of a code block that a phone shows without much scrolling."""
 _GAP = "  "
 
 
@@ -47,18 +47,15 @@ class Table:
 def aligned(table: Table, *, width: int = PLAIN_WIDTH) -> str:
     """The table in aligned columns, for a monospaced font.
 
-    Cells that are too long are cut; columns that do not fit any more, and rows beyond the 50th, are left out, and a
-    line says so.
+    Long cells are cut; columns that do not fit, and rows beyond the 50th, are left out, and a line says so.
     """
-    names, rows = (
-        [_cell(name) for name in table.columns],
-        [[_cell(cell) for cell in row] for row in table.rows[:MAX_ROWS]],
-    )
+    names = [_cell(name) for name in table.columns]
+    rows = [[_cell(cell) for cell in row] for row in table.rows[:MAX_ROWS]]
     widths = [
         max([cell_len(name), *(cell_len(row[number]) for row in rows)])
         for number, name in enumerate(names[:MAX_COLUMNS])
     ]
-    widths = _squeezed(widths, width)
+    widths = _narrowed(widths, width)
     shown: list[int] = []
     used = 0
     for number, column in enumerate(widths):
@@ -91,15 +88,13 @@ def _notes(table: Table, columns: Sequence[str]) -> list[str]:
     return notes
 
 
-def _squeezed(widths: Sequence[int], width: int) -> list[int]:
-    """Narrower columns where the table is too wide: the widest shrink first, down to 12."""
+def _narrowed(widths: Sequence[int], width: int) -> list[int]:
+    """Narrower columns if the table is too wide: the widest shrink first, down to 12."""
     room = width - len(_GAP) * max(0, len(widths) - 1)
     narrowed = list(widths)
-    while sum(narrowed) > room and (widest := max(narrowed)) > 12:
-        others = [size for size in narrowed if size < widest]
-        lowest = max([12, *others])
-        many = narrowed.count(widest)
-        lowest = max(lowest, widest - -(-(sum(narrowed) - room) // many))
+    while (excess := sum(narrowed) - room) > 0 and (widest := max(narrowed)) > 12:
+        share = -(-excess // narrowed.count(widest))
+        lowest = max(12, widest - share, *(size for size in narrowed if size < widest))
         narrowed = [min(size, lowest) for size in narrowed]
     return narrowed
 
@@ -137,7 +132,7 @@ class LineKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StyledLine:
-    """One line of styled text; without spans a blank one."""
+    """One line of styled text; a blank line has no spans."""
 
     spans: tuple[Span, ...] = ()
     kind: LineKind = LineKind.TEXT
@@ -155,7 +150,7 @@ Part = StyledLine | Block | Table
 
 
 def read(text: str) -> tuple[Part, ...]:
-    """The parts of an answer in their order, one line end between two of them."""
+    """The parts of an answer in their order, separated by one line end each."""
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     parts: list[Part] = []
     number = 0
@@ -216,7 +211,7 @@ def _table(lines: list[str], number: int) -> tuple[Table, int]:
 
 
 def _delimits(line: str, columns: int) -> bool:
-    """Whether a line is the row of dashes below a table's head."""
+    """Whether a line is the row of dashes below the header of a table."""
     if "-" not in line or "|" not in line:
         return False
     cells = _cells(line)
@@ -229,15 +224,15 @@ def _cells(line: str) -> list[str]:
     if bare.endswith("|") and not bare.endswith("\\|"):
         bare = bare[:-1]
     cells: list[list[str]] = []
-    goes_on = False
+    continues = False
     for part in bare.split("|"):
-        escapes = part.endswith("\\")
-        shown = f"{part[:-1]}|" if escapes else part
-        if goes_on:
-            cells[-1].append(shown)
+        escaped = part.endswith("\\")
+        text = f"{part[:-1]}|" if escaped else part
+        if continues:
+            cells[-1].append(text)
         else:
-            cells.append([shown])
-        goes_on = escapes
-    if goes_on:
+            cells.append([text])
+        continues = escaped
+    if continues:
         cells[-1][-1] = f"{cells[-1][-1][:-1]}\\"
     return ["".join(cell).strip() for cell in cells]

@@ -63,7 +63,7 @@ def text_of(spans: Sequence[Span]) -> str:
 
 @dataclass(slots=True)
 class _Open:
-    """A mark or a bracket that waits for its end; `piece` is where it stands."""
+    """An unclosed mark; `piece` is its index."""
 
     delimiter: str
     mark: Mark
@@ -109,7 +109,7 @@ class _Reader:
                 self.brackets.append(len(self.pieces))
                 return self._literal("[", at + 1)
             case "!" if self.line[at + 1 : at + 2] == "[":
-                # A picture is shown as a link to it.
+                # An image becomes a link.
                 self.brackets.append(len(self.pieces))
                 return self._literal("![", at + 2)
             case "]":
@@ -146,7 +146,7 @@ class _Reader:
         target = _TARGET.match(self.line, at + 1) if start >= 0 else None
         if target is None or not _SCHEME.match(target[1]) or not "".join(self.pieces[start + 1 :]).strip():
             return self._literal("]", at + 1)
-        # Links do not contain links: brackets opened before this one and not closed are text.
+        # Links do not contain links: brackets still open before this one are text.
         self.brackets.clear()
         while self.opened and self.opened[-1].piece > start:
             self.waiting[self.opened.pop().delimiter] -= 1
@@ -165,7 +165,7 @@ class _Reader:
         before, after = self.line[at - 1 : at] if at else "", self.line[end : end + 1]
         opens = bool(after) and not after.isspace()
         closes = bool(before) and not before.isspace()
-        if character == "_" or run == "*":  # as in snake_case and 2*3*4, which mark nothing
+        if character == "_" or run == "*":  # not in snake_case and 2*3*4
             opens = opens and not before.isalnum()
             closes = closes and not after.isalnum()
         remaining = list(marks)
@@ -181,7 +181,7 @@ class _Reader:
         return end
 
     def _close(self, delimiter: str) -> bool:
-        """End the nearest mark of this kind, those inside it being text; False where there is none."""
+        """Close the nearest mark of this kind; unclosed marks inside it are text. False if there is none."""
         if not self.waiting.get(delimiter):
             return False
         while True:

@@ -1,8 +1,8 @@
 """An answer as the messages of a channel.
 
-A channel takes Markdown as the model wrote it, with tables in pipes; plain text without markup; or its own dialect.
-Each page is complete: all markup is closed on it, and code that continues is closed and opened again. Pages are cut at
-line ends, else at blanks, else between characters; never within an escape, an entity or a character.
+The format of a channel is the model's Markdown, with tables in pipes; plain text without markup; or its own dialect.
+Each page is complete: all markup is closed on it, and code that continues is closed and reopened. Pages are cut at line
+ends, else at blanks, else between characters; never within an escape, an entity or a character.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _TEXT = str.maketrans({character: f"\\{character}" for character in "_*[]()~`>#+
 _CODE = str.maketrans({character: f"\\{character}" for character in "`\\"})
 _TARGET = str.maketrans({character: f"\\{character}" for character in ")\\"})
 _SIGNS = {Mark.BOLD: "*", Mark.ITALIC: "_", Mark.STRIKE: "~", Mark.CODE: "`"}
-# Links enclose everything else, so two equal signs never meet, which would have another meaning.
+# Links enclose everything else, so two equal signs are never adjacent, which would have another meaning.
 _ORDER = (Mark.BOLD, Mark.ITALIC, Mark.STRIKE)
 
 
 def escaped(text: str) -> str:
-    """Text that is shown as it is."""
+    """The text, escaped so that MarkdownV2 shows it as it is."""
     return text.translate(_TEXT)
 
 
@@ -44,13 +44,13 @@ class MarkdownV2:
     """Writes lines and code for Telegram, by the Bot API's section "MarkdownV2 style".
 
     Outside of entities eighteen characters and the backslash are escaped, in code the backtick and the backslash, in
-    the target of a link the closing parenthesis and the backslash. Code holds no other entity and lies in none.
+    the target of a link the closing parenthesis and the backslash. Code is neither inside nor around other entities.
     """
 
     width = TELEGRAM_WIDTH
 
     def line(self, spans: Sequence[Span], kind: LineKind) -> str:
-        """One line; all markup that is opened on it is closed on it."""
+        """One line; all markup opened on it is closed on it."""
         written: list[str] = [">"] if kind is LineKind.QUOTE else []
         opened: list[tuple[Mark | None, str]] = []
         for span in spans:
@@ -76,7 +76,7 @@ class MarkdownV2:
 
 
 def _entities_of(span: Span, kind: LineKind) -> list[tuple[Mark | None, str]]:
-    """The entities around a piece, the outermost first; a link has a target instead of a mark."""
+    """The entities around a span, the outermost first; a link has a target instead of a mark."""
     if Mark.CODE in span.marks:
         return [] if kind is LineKind.QUOTE else [(Mark.CODE, "")]
     link: list[tuple[Mark | None, str]] = [(None, span.link)] if span.link else []
@@ -88,7 +88,7 @@ def _closing(mark: Mark | None, target: str) -> str:
 
 
 def unmarked(page: str) -> str:
-    """The text of a page of ours without markup, for clients that cannot read it."""
+    """The text of a MarkdownV2 page without markup, for clients that cannot read it."""
     text: list[str] = []
     position, code, line_start = 0, "", True
     while position < len(page):
@@ -126,13 +126,13 @@ def _target_end(page: str, start: int) -> int:
 
 _ESCAPED = str.maketrans({character: f"\\{character}" for character in "\\`*_[]<>|~#"})
 TELEGRAM_UNITS = 4096
-"""UTF-16 code units of one message."""
+"""The longest message, in UTF-16 code units."""
 LEAST_UNITS = 128
 _WORDS = re.compile(r"\S+\s*|\s+")
 
 
 class Channel(StrEnum):
-    """Where an answer is read: a terminal, a Markdown viewer, a Telegram chat."""
+    """The medium of an answer: a terminal, a Markdown viewer, a Telegram chat."""
 
     PLAIN = "plain"
     MARKDOWN = "markdown"
@@ -140,7 +140,7 @@ class Channel(StrEnum):
 
 
 def markdown(text: str, tables: Sequence[Table] = ()) -> str:
-    """The answer with its data below."""
+    """The answer, followed by its tables."""
     parts = [text.strip()] if text.strip() else []
     parts += ["\n\n".join(part for part in (titled(table.title), piped(table)) if part) for table in tables]
     return "\n\n".join(parts)
@@ -159,7 +159,7 @@ class PlainText:
 
     def line(self, spans: Sequence[Span], kind: LineKind) -> str:
         """One line; a link is followed by its target."""
-        text = "".join(_list_item(spans, number) for number in range(len(spans)))
+        text = "".join(_plain_text(spans, number) for number in range(len(spans)))
         return f"> {text}" if kind is LineKind.QUOTE else text
 
     def fence(self, language: str) -> tuple[str, str]:
@@ -169,7 +169,7 @@ class PlainText:
         return text
 
 
-def _list_item(spans: Sequence[Span], number: int) -> str:
+def _plain_text(spans: Sequence[Span], number: int) -> str:
     span = spans[number]
     ends = number + 1 == len(spans) or spans[number + 1].link != span.link
     address = span.link.removeprefix("mailto:")
@@ -177,7 +177,7 @@ def _list_item(spans: Sequence[Span], number: int) -> str:
 
 
 Dialect = PlainText | MarkdownV2
-"""The markup of a channel; `width` is that of a table."""
+"""The markup of a channel; `width` is the widest table."""
 
 
 def units(text: str) -> int:
@@ -218,7 +218,7 @@ def pages(text: str, channel: Channel, tables: Sequence[Table] = (), *, limit: i
 
 
 class _Pagination:
-    """Pages that fill up."""
+    """Fills pages with the parts of an answer."""
 
     def __init__(self, dialect: Dialect, limit: int) -> None:
         self._dialect = dialect
@@ -238,7 +238,7 @@ class _Pagination:
                 self._block(Block(text=aligned(part, width=self._dialect.width)))
 
     def finished(self) -> tuple[str, ...]:
-        self._turn()
+        self._new_page()
         return tuple(self._pages)
 
     @property
@@ -246,8 +246,8 @@ class _Pagination:
         """The room left on the page, without the line end before the next line."""
         return self._limit - self._used - (1 if self._page else 0)
 
-    def _turn(self) -> None:
-        """Begin a new page; one that would be blank is not kept."""
+    def _new_page(self) -> None:
+        """Start a new page; a blank page is dropped."""
         while self._page and not self._page[-1].strip():
             self._page.pop()
         if self._page and not self._blank:
@@ -266,7 +266,7 @@ class _Pagination:
         written = "" if blank else self._dialect.line(line.spans, line.kind)
         size = units(written)
         if size > self._room:
-            self._turn()
+            self._new_page()
         if size <= self._room:
             if written or self._page:
                 self._put(written, size, blank=blank)
@@ -276,7 +276,7 @@ class _Pagination:
             if not any(span.text.strip() for span in spans):
                 continue
             if units(written) > self._room:
-                self._turn()
+                self._new_page()
             self._put(written, units(written))
 
     def _block(self, block: Block) -> None:
@@ -287,7 +287,7 @@ class _Pagination:
         body = self._dialect.code(block.text)
         size = frame + units(body)
         if size > self._room and (size <= self._limit or self._room < self._limit // 2):
-            self._turn()
+            self._new_page()
         if size <= self._room:
             self._put(f"{before}{body}{after}", size)
             return
@@ -297,7 +297,7 @@ class _Pagination:
             more = units(line) + (1 if part else 0)
             if part and used + more > self._room:
                 self._put_code(before, part, after)
-                self._turn()
+                self._new_page()
                 part, used, more = [], frame, units(line)
             if not part and not line.strip():
                 continue
@@ -305,7 +305,7 @@ class _Pagination:
             used += more
         if part:
             if used > self._room:
-                self._turn()
+                self._new_page()
             self._put_code(before, part, after)
 
     def _put_code(self, before: str, lines: Sequence[str], after: str) -> None:
@@ -314,7 +314,7 @@ class _Pagination:
 
 
 def _code_lines(text: str, dialect: Dialect, room: int) -> Iterator[str]:
-    """Lines of code as they are written; a line that is too long for a page comes in pieces."""
+    """The lines of code in the dialect; a line too long for a page is split."""
     for line in text.split("\n"):
         written = dialect.code(line)
         if units(written) <= room:
@@ -324,7 +324,7 @@ def _code_lines(text: str, dialect: Dialect, room: int) -> Iterator[str]:
 
 
 def _pieces(text: str, write: Callable[[str], str], room: int) -> Iterator[str]:
-    """A text in pieces that fit once they are written."""
+    """A text in pieces that fit when written in the dialect."""
     start = used = 0
     for number, character in enumerate(text):
         size = units(write(character))
@@ -336,7 +336,7 @@ def _pieces(text: str, write: Callable[[str], str], room: int) -> Iterator[str]:
 
 
 def _cut(spans: Sequence[Span], dialect: Dialect, kind: LineKind, room: int) -> Iterator[list[Span]]:
-    """A line in pieces, each of which fits on a page once written."""
+    """A line in pieces that fit on a page when written in the dialect."""
     piece: list[Span] = []
     used = outer = units(dialect.line((), kind))
     for span in spans:
@@ -356,7 +356,7 @@ def _cut(spans: Sequence[Span], dialect: Dialect, kind: LineKind, room: int) -> 
 
 
 def _affordable(span: Span, dialect: Dialect, kind: LineKind, room: int) -> tuple[Span, int]:
-    """The piece, and the size of its markup; without its link where that would fill half a page."""
+    """The span, and the size of its markup; without its link or marks if these would fill half a page."""
     bare = units(dialect.line((replace(span, text="x"),), kind)) - units(dialect.line((), kind)) - 1
     if bare > room // 2:
         return _affordable(replace(span, link=""), dialect, kind, room) if span.link else (Span(text=span.text), 0)
@@ -364,7 +364,7 @@ def _affordable(span: Span, dialect: Dialect, kind: LineKind, room: int) -> tupl
 
 
 def _words(span: Span, dialect: Dialect, kind: LineKind, room: int) -> Iterator[str]:
-    """The words of a piece with the blanks behind them; a word that is too long for a page comes in parts."""
+    """The words of a span with the blanks after them; a word too long for a page is split."""
     plain = replace(span, link="")
 
     def write(text: str) -> str:

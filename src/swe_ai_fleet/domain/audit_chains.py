@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import partial
 
 from swe_ai_fleet.domain.audit import (
     GENESIS,
@@ -260,15 +261,13 @@ class AuditChains:
         chains = {(chain.agent_id, chain.run): chain for agent_chains in self._runs.values() for chain in agent_chains}
         for head in self._signed:
             chains.setdefault((head.agent_id, head.run), _Chain(agent_id=head.agent_id, run=head.run))
-        keys = self._fault if self._keys is not None else None
+        keys = partial(self._fault, self._keys) if self._keys is not None else None
         return tuple(chain.verdict(self.signed(*name), keys) for name, chain in chains.items())
 
-    def _fault(self, head: SignedHead) -> str:
-        if self._keys is None:
-            return ""
+    def _fault(self, keys: HeadVerifier, head: SignedHead) -> str:
         if head.entries < 0:
             return f"{head.entries} entries cannot have been signed"
-        return self._keys.fault(head, self._execution_id)
+        return keys.fault(head, self._execution_id)
 
     def _last(self, agent_id: str) -> _Chain:
         chains = self._runs.setdefault(agent_id, [])

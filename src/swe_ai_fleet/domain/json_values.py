@@ -116,13 +116,13 @@ def integer(value: object) -> int:
     return value if isinstance(value, int) else 0
 
 
-def number_in(text: str | bytes, most: float) -> float | None:
-    """The number in a text; None where it is not a number from 0 to `most`."""
+def number_in(text: str | bytes, least: float, most: float) -> float | None:
+    """The number in a text; None where it is not a number from `least` to `most`."""
     try:
         number = float(text)
     except ValueError:
         return None
-    return number if 0 <= number <= most else None
+    return number if least <= number <= most else None
 
 
 def string(value: object) -> str:

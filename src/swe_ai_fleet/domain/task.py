@@ -54,7 +54,8 @@ class Role(StrEnum):
 class TaskKind(StrEnum):
     """`deliberate` ranks candidates and applies nothing; `orchestrate` delivers the winner; `workflow` runs one.
 
-    `judge` ranks submitted patches: no agent works on it. `plan` is a goal of a plan session, `chat` a chat message.
+    `judge` ranks patches that somebody hands in: no agent works on it. `plan` is a goal of a plan session, `chat` a
+    chat message.
     """
 
     DELIBERATE = "deliberate"
@@ -311,15 +312,7 @@ class Task:
     def validated(self, *, max_agents: int) -> Task:
         """This task, if it can be accepted. Raises InvalidRequest naming the field and the way out."""
         check_identifier(self.task_id, field="task_id")
-        if not self.description.strip():
-            raise InvalidRequest("the task description is empty", field="task_description")
-        size = len(self.description.encode())
-        if size > MAX_DESCRIPTION_BYTES:
-            raise InvalidRequest(
-                f"the task description has {size} bytes",
-                field="task_description",
-                hint=f"at most {MAX_DESCRIPTION_BYTES}; put long material into a file of the repository",
-            )
+        check_description(self.description)
         self._check_patches()
         if not self.repo.location.strip() and self.kind is not TaskKind.WORKFLOW:
             hint = "set repo.path or repo.url; this server has no default (FLEET_DEFAULT_REPOSITORY)"
@@ -390,6 +383,15 @@ _NEWER_PARTS: Mapping[str, Mapping[str, object]] = {
 def execution_id(*, tenant: str, kind: TaskKind, task_id: str, attempt: int) -> str:
     """The id that one attempt at one task always has, on whichever replica it is computed."""
     return str(uuid.uuid5(_EXECUTION_NAMESPACE, "\x1f".join((tenant, kind, task_id, str(attempt)))))
+
+
+def check_description(text: str) -> None:
+    """Check the description of a task. Raises InvalidRequest."""
+    if not text.strip():
+        raise InvalidRequest("the task description is empty", field="task_description")
+    if (size := len(text.encode())) > MAX_DESCRIPTION_BYTES:
+        hint = f"at most {MAX_DESCRIPTION_BYTES}; put long material into a file of the repository"
+        raise InvalidRequest(f"the task description has {size} bytes", field="task_description", hint=hint)
 
 
 def _check_range(value: float, *, field: str, low: float, high: float) -> None:

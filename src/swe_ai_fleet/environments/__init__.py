@@ -1,4 +1,4 @@
-"""The needs of a repository's commands, read from its files. Nothing of the repository is executed here."""
+"""The environment that a repository's commands need, read from its files without running any of them."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ _BUILD_CODE = re.compile(
 
 
 def toolchain_recipe(files: RepositoryFiles, directory: str, machine: Machine, base: str) -> Recipe:
-    """The needs of Go and Rust in a directory, as far as the machine has them."""
+    """The recipe for Go and Rust in a directory, as far as the machine has their toolchains."""
     steps: list[RecipeStep] = []
     variables: dict[str, str] = {}
     building: dict[str, str] = {}
     decisions: list[EnvironmentDecision] = []
     module = next(iter(files.existing(directory, "go.mod")), "")
-    # A module without requirements has no sums.
+    # A module without requirements has nothing to download.
     if module and "go" in machine.programs and ("require" in files.text(module)):
         modules = f"{base}/go/mod"
         download = RecipeStep(
@@ -69,10 +69,10 @@ def toolchain_recipe(files: RepositoryFiles, directory: str, machine: Machine, b
 def detect(
     files: RepositoryFiles, spec: EnvironmentSpec, machine: Machine, tooling: Tooling, *, directory: str = ""
 ) -> Recipe:
-    """The recipe for a directory of a repository. A malformed manifest makes a note: its tool will say more.
+    """The recipe for a directory of a repository. A malformed manifest gets a note; its tool will report the error.
 
-    Without `spec.detect` there is only a virtual environment (in an image not even that) and the caller's commands;
-    these always come last.
+    Without `spec.detect`, the recipe is a virtual environment (not in an image) and the caller's commands, which always
+    come last.
     """
     has_python = machine.default != NO_PYTHON and (spec.detect or not machine.image)
     python = recipe_of_python(files, directory, machine, tooling) if has_python else None
@@ -112,21 +112,21 @@ def detect(
 
 
 def inputs(files: RepositoryFiles) -> tuple[str, ...]:
-    """The files that an environment depends on: manifests everywhere, and sources where something is compiled."""
+    """The files that an environment depends on: all manifests, and the sources of compiled extensions."""
     paths = [path for path in files.files if is_manifest(path) or _BUILD_CODE.fullmatch(path)]
     # Automation may name any of these as a list of requirements.
     paths += [path for path in files.texts if path.endswith((".txt", ".in"))]
     manifests = [path for path in paths if path.endswith(("pyproject.toml", "setup.py"))]
     if any(_NATIVE.search(files.text(path)) for path in manifests):
         paths += [path for path in files.files if is_native_source(path)]
-        # A build backend of the repository's own.
+        # The repository's own build backend.
         for path in manifests:
             for place in re.findall(r"backend-path\s*=\s*\[([^\[\]]*)\]", files.text(path)):
                 names = re.findall(r"[\"']([^\"']+)[\"']", place)
                 places = tuple(names[:_MOST_PLACES])
                 paths += [name for name in files.files if name.endswith(".py") and name.startswith(places)]
     if manifests:
-        # An editable installation maps the packages that existed: a new package needs a new installation.
+        # An editable installation maps the existing packages: a new package needs a new installation.
         paths += sorted({"/".join(path.split("/")[:3]) + "/" for path in files.files if path.endswith("/__init__.py")})
     return tuple(dict.fromkeys(paths))
 
@@ -148,7 +148,7 @@ def _with_tests(recipe: Recipe, files: RepositoryFiles, directory: str, python: 
 
 
 def _guess(files: RepositoryFiles, directory: str) -> tuple[str, ...]:
-    """The test command that the names and texts of files suggest."""
+    """The test command, guessed from the names and texts of files."""
     names = files.below(directory)
     return test_command(names, {name: files.texts[path] for name, path in names.items() if path in files.texts})
 
@@ -161,7 +161,7 @@ def _tested(recipe: Recipe, argv: Sequence[str], source: str) -> Recipe:
 
 
 def caller_command(line: str) -> tuple[str, ...]:
-    """The argv of a caller's test command; shell syntax is left to a shell."""
+    """The argv of a caller's test command; a shell runs lines with shell syntax."""
     words = tuple(words_of(line))
     return ("sh", "-c", line) if not words or _SHELL.search(line) or "=" in words[0] else words
 

@@ -1,6 +1,6 @@
-"""What a repository's automation says about its tests: tox, nox, Hatch, Makefiles, task runners, workflow files.
+"""Reads how a repository's automation runs its tests: tox, nox, Hatch, Makefiles, task runners, workflow files.
 
-All of it is read as data; values that only running it would reveal are left out.
+All of it is read as data; values that are only known by running it are left out.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _MAX_RECIPE_CHARS = 4_000
 
 
 def read_automation(files: RepositoryFiles, directory: str, python: PythonVersion | None = None) -> tuple[Wish, ...]:
-    """The wishes of each piece of automation, the most reliable first; for tox, of the environment of a Python."""
+    """What each automation file installs and runs, the most reliable first; of tox, the environment of a Python."""
     wishes = [
         read_tox(files, directory, python),
         _nox(files.text(joined(directory, "noxfile.py")), joined(directory, "noxfile.py")),
@@ -47,7 +47,7 @@ def read_automation(files: RepositoryFiles, directory: str, python: PythonVersio
 _SUBSTITUTION = re.compile(r"\{(?P<name>[^{}:]*)(?::(?P<rest>[^{}]*))?\}")
 _MAX_EXPANSIONS = 200
 _MAX_STEPS = 2_000
-# A few lines that name each other, or a range, can stand for any amount of memory.
+# A few lines that refer to each other, or a range, could expand to any size.
 _MAX_EXPANDED_CHARS = 10_000
 
 
@@ -74,7 +74,7 @@ def _ini(text: str, source: str, python: PythonVersion | None) -> Wish:
     names = _names(options.get("envlist", "") or options.get("env_list", ""))
     chosen = _choice(names, python)
     factors = frozenset(chosen.split("-"))
-    # The section of the environment itself goes before the general one; its name may stand for several.
+    # The section of the environment itself overrides the general one; its name may be that of several environments.
     own = next((name for name in sections if name.startswith("testenv:") and chosen in _names(name[8:])), "")
     merged = sections.get("testenv", {}) | sections.get(own, {})
     if not merged:
@@ -125,7 +125,7 @@ def _argument(item: object) -> list[str]:
 
 
 def _names(text: str) -> list[str]:
-    """The environments of an envlist, `py{38,39}-django{3,4}` and ranges written out."""
+    """The environments of an envlist, with `py{38,39}-django{3,4}` and ranges expanded."""
     names: list[str] = []
     steps = 0
     for entry in re.split(r"[\n,]+(?![^{]*\})", text[:_MAX_EXPANDED_CHARS]):
@@ -144,7 +144,10 @@ def _names(text: str) -> list[str]:
 
 
 def _choice(names: Sequence[str], python: PythonVersion | None) -> str:
-    """The environment that tests with a Python version, of several the last plain one; empty for the general one."""
+    """The environment that tests with a Python version, of several the last with the fewest factors.
+
+    Empty without a version: the general one.
+    """
     if python is None:
         return ""
     wanted_names = (f"py{python[0]}{python[1]}", f"py{python[0]}.{python[1]}", f"{python[0]}.{python[1]}")
@@ -154,13 +157,13 @@ def _choice(names: Sequence[str], python: PythonVersion | None) -> str:
         name for name in (fitting or others) if not re.search(r"main|master|dev|cov|lint|doc|pre|mypy|typing", name)
     ]
     tests = [name for name in candidates if re.search(r"-(?:unit|tests?)(?:-|$)", name)] or candidates
-    # With as few factors as possible: each one is a special case.
+    # Each further factor is a special case.
     fewest = min((name.count("-") for name in tests), default=0)
     return next((name for name in reversed(tests) if name.count("-") == fewest), wanted_names[0])
 
 
 def _for_factors(line: str, factors: frozenset[str], names: Sequence[str]) -> str:
-    """A line without its condition on factors, empty where that does not hold."""
+    """A line without its condition on factors; empty if that does not hold."""
     match = re.match(r"((?:!?[\w.]+(?:-!?[\w.]+)*)(?:,\s*!?[\w.-]+)*)\s*:\s+(.*)", line) if line else None
     braced = re.match(r"([\w.!-]*\{[^}]*\}[\w.-]*)\s*:\s*(.*)", line) if line else None
     conditional = braced or match
@@ -179,7 +182,7 @@ def _for_factors(line: str, factors: frozenset[str], names: Sequence[str]) -> st
 
 
 def _value(text: str, sections: Mapping[str, Mapping[str, str]]) -> str:
-    """A value with its substitutions replaced as far as that is possible without running anything."""
+    """A value with its substitutions replaced, as far as they are known without running anything."""
     for _ in range(8):
         replaced = _SUBSTITUTION.sub(lambda match: _substituted(match, sections), text, count=_MAX_EXPANSIONS)
         replaced = replaced[:_MAX_EXPANDED_CHARS]
@@ -197,7 +200,7 @@ def _substituted(match: re.Match[str], sections: Mapping[str, Mapping[str, str]]
         case "posargs":
             return rest or ""
         case "toxinidir" | "tox_root" | "package_root" | "envsitepackagesdir" | "env_site_packages_dir":
-            # What is installed is installed in place.
+            # Packages are installed in place.
             return "."
         case "/" | "pathsep" | "":
             return ":" if name == "pathsep" or rest is not None else "/"
@@ -208,12 +211,12 @@ def _substituted(match: re.Match[str], sections: Mapping[str, Mapping[str, str]]
         case "env":
             return (rest or "").partition(":")[2]
         case _:
-            # Kept as a mark of an unknown value.
+            # A marker of an unknown value.
             return f"${name or 'x'}"
 
 
 def _nox(text: str, source: str) -> Wish:
-    """The sessions of a noxfile that run tests: what they install and run with literal arguments."""
+    """The first session of a noxfile that runs tests: its installations and commands with literal arguments."""
     if (module := parsed_python(text)) is None:
         return Wish()
     constants = literal_names(module)
@@ -273,7 +276,7 @@ def _hatch(files: RepositoryFiles, directory: str) -> Wish:
 
 
 def _task_runners(pyproject: Table, source: str) -> Wish:
-    """The `test` task of PDM, Poe the Poet, taskipy, Rye and uv-like script tables."""
+    """The `test` task in the script tables of PDM, Poe the Poet, taskipy and Rye."""
     tool = mapping(pyproject, "tool")
     for table in (("pdm", "scripts"), ("poe", "tasks"), ("taskipy", "tasks"), ("rye", "scripts")):
         tasks = mapping(tool, *table)
@@ -304,14 +307,14 @@ def _makefile(files: RepositoryFiles, directory: str) -> Wish:
     def wish(name: str) -> Wish:
         return read_scripts([_expanded(line, variables) for line in recipes.get(name, [])], path)
 
-    tests = next((wish_found for name in _MAKE_TEST if (wish_found := wish(name)).tests), Wish(source=path))
+    tests = next((test for name in _MAKE_TEST if (test := wish(name)).tests), Wish(source=path))
     for name in _MAKE_INSTALL:
         tests |= wish(name)
     return tests
 
 
 def _expanded(text: str, variables: Mapping[str, str]) -> str:
-    """A line of a recipe with its variables expanded, up to a length: a recursive variable has no end."""
+    """A line of a recipe with its variables expanded, up to a length: a variable may refer to itself."""
     for _ in range(5):
         text = text[:_MAX_RECIPE_CHARS]
         text = re.sub(
@@ -322,9 +325,9 @@ def _expanded(text: str, variables: Mapping[str, str]) -> str:
 
 
 def workflow_jobs(files: RepositoryFiles) -> Iterator[tuple[str, list[list[str]]]]:
-    """The commands of each job of each workflow file, with its path; those that are likely to test come first."""
+    """The commands of each job of each workflow file, with its path; likely test workflows come first."""
     for path in _workflow_files(files):
-        for _, job in _jobs(files.yaml(path)):
+        for job in _jobs(files.yaml(path)):
             yield path, _job_commands(job)
 
 
@@ -338,10 +341,10 @@ def _workflow_files(files: RepositoryFiles) -> list[str]:
     ]
 
 
-def _jobs(workflow: Table) -> Iterator[tuple[str, Table]]:
+def _jobs(workflow: Table) -> Iterator[Table]:
     for name, job in mapping(workflow, "jobs").items():
         if not _WORKFLOW_OTHERS.search(name) or "test" in name:
-            yield name, mapping(job)
+            yield mapping(job)
 
 
 def _job_commands(job: Table) -> list[list[str]]:
@@ -365,7 +368,7 @@ def _workflows(files: RepositoryFiles) -> Iterator[Wish]:
 def _workflow(text: str, path: str) -> Wish:
     total = Wish(source=path)
     pythons: list[str] = []
-    for _, job in _jobs(parsed_yaml(text)):
+    for job in _jobs(parsed_yaml(text)):
         matrix = mapping(job, "strategy", "matrix")
         keys = ("python-version", "python", "python_version")
         versions = [str(version) for key in keys for version in items(matrix.get(key))]

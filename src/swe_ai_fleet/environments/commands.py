@@ -1,4 +1,4 @@
-"""Command lines of a repository's automation, read as data: what they install, and whether they run tests."""
+"""Command lines of a repository's automation, read as data: the packages they install, and the tests they run."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ _BUILD_TOOLS = frozenset({"pip", "setuptools", "wheel", "uv", "tox", "nox", "poe
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """What one piece of automation installs and runs.
+    """What one automation file (of tox, nox, a workflow …) installs and runs.
 
     `lines` are requirements, `files` lists of them, `targets` directories of the repository with their extras, as pip
-    takes them; `constraints` files of pins. `all_extras` and `all_groups` ask for everything. `tests`
-    are argvs that run tests, with `variables` in their environment; `pythons` the versions that they are run with.
+    takes them; `constraints` are files with pins. `all_extras` and `all_groups` mean all of them. `tests` are argvs
+    that run tests, with `variables` in their environment; `pythons` the versions that run them.
     """
 
     source: str = ""
@@ -66,11 +66,11 @@ class Wish:
     pythons: tuple[str, ...] = ()
 
     def __or__(self, other: Wish) -> Wish:
-        """Both of them; the first one's source."""
+        """Both together, with the source of the first."""
         merged: dict[str, Any] = {"variables": {**other.variables, **self.variables}}
         for name in [each.name for each in fields(Wish) if each.name not in merged]:
-            ours, two = getattr(self, name), getattr(other, name)
-            merged[name] = ours or two if isinstance(ours, str | bool) else tuple(dict.fromkeys((*ours, *two)))
+            first, second = getattr(self, name), getattr(other, name)
+            merged[name] = first or second if isinstance(first, str | bool) else tuple(dict.fromkeys((*first, *second)))
         return Wish(**merged)
 
 
@@ -83,18 +83,18 @@ def script_words(script: str) -> Iterator[list[str]]:
 
 
 def read_scripts(scripts: Iterable[str], source: str) -> Wish:
-    """What shell scripts install, and the commands in them that run tests."""
+    """The packages that shell scripts install, and their commands that run tests."""
     return read_commands([words for script in scripts for words in script_words(script)], source)
 
 
 def read_commands(commands: Sequence[Sequence[str]], source: str) -> Wish:
-    """The packages that commands install, and the commands that run tests; of many, the first ones count."""
+    """The packages that commands install, and the commands that run tests; only the first 1,000 commands are read."""
     wish = Wish(source=source)
     for command in commands[:_MAX_COMMANDS]:
         words = _unwrapped(list(command))
         wish |= _installs(words)
         if test := test_argv(words):
-            # The wrapper itself, such as `uv run --extra x`, names needs.
+            # A wrapper such as `uv run --extra x` installs packages, too.
             wish |= _installs(list(command))
             assigned = dict(word.split("=", 1) for word in takewhile(_ASSIGNMENT.fullmatch, command))
             wish |= Wish(tests=(test,), variables=readable_variables(assigned))
@@ -102,7 +102,7 @@ def read_commands(commands: Sequence[Sequence[str]], source: str) -> Wish:
 
 
 def readable_variables(variables: Mapping[str, str]) -> dict[str, str]:
-    """The variables of a test command that mean the same here: none about places or ways of storage."""
+    """The variables of a test command that also apply here: without those about directories, caches and secrets."""
     return {
         name: value
         for name, value in variables.items()
@@ -111,7 +111,7 @@ def readable_variables(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def test_argv(words: Sequence[str]) -> tuple[str, ...]:
-    """The argv that runs the tests, if a command does that: Python's as `python3 …`, without options for reports."""
+    """The argv of a command that runs tests, else empty: Python as `python3 …`, without options for reports."""
     words = _unwrapped(list(words))
     module = _module(words)
     if not module:
@@ -142,9 +142,9 @@ test_argv.__test__ = False  # type: ignore[attr-defined]
 
 
 def pytest_arguments(words: Sequence[str]) -> tuple[str, ...]:
-    """A run's arguments without those that only change the output, stop it early, or distribute it.
+    """Arguments of pytest without those that only change the output, stop the run early, or distribute it.
 
-    An argument that only running the automation would reveal is dropped, with its option.
+    An argument with an unknown value (a variable) is dropped, with its option.
     """
     arguments: list[str] = []
     rest = list(words)
@@ -196,7 +196,7 @@ def _unwrapped(words: list[str]) -> list[str]:
 
 
 def _after_options(words: list[str], valued: frozenset[str]) -> list[str]:
-    """The words behind leading options; `-m NAME` belongs to what follows."""
+    """The words after leading options, starting with `-m NAME` if that follows."""
     while words and (words[0].startswith("-") or _ASSIGNMENT.fullmatch(words[0])) and words[0] not in ("-m", "--"):
         words = words[2:] if words[0] in valued else words[1:]
     if words[:1] == ["--"]:

@@ -21,9 +21,9 @@ _MANAGER = re.compile(r"(npm|pnpm|yarn)@(\d+\.\d+\.\d+(?:-[\w.]+)?)(?:\+.*)?")
 _YARN_PATH = re.compile(r"yarn-(\d+\.\d+\.\d+)\.c?js")
 REGISTRY = "https://registry.npmjs.org"
 _QUIET = ("--no-audit", "--no-fund", "--loglevel=error", "--no-progress")
-# Without the scripts of the project itself, then those of its packages, which may fail.
+# Without the scripts of the project itself; those of its packages run afterwards, and may fail.
 _NPM_WITHOUT_SCRIPTS = 'npm "$@" --ignore-scripts && { npm rebuild --loglevel=error || true; }'
-# For one run only: in the checkout it would look like a file of the repository.
+# The lock is removed afterwards: in the checkout it would look like a file of the repository.
 _NPM_PINNED = 'cp "$1" package-lock.json && shift && npm "$@"; s=$?; rm -f package-lock.json; exit $s'
 _NPM_LOCK = "npm-lock.json"
 _LOCKLESS = "--no-package-lock"
@@ -52,7 +52,7 @@ _DYNAMIC = re.compile(r"[|<>()`$;*?]")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manager:
-    """A package manager: its name, the package and version that brings it, the lock that it reads."""
+    """A package manager: its name, the package and version to install it with, its lock file."""
 
     name: str
     package: str = ""
@@ -62,7 +62,7 @@ class Manager:
 
 
 def node_recipe(files: RepositoryFiles, directory: str, machine: Machine, base: str) -> Recipe | None:
-    """The recipe for the packages of a directory, None where it needs none."""
+    """The recipe for the packages of a directory; None if it has none."""
     root, members = package_places(files, directory)
     manifests = files.existing(root, "package.json")
     if not manifests:
@@ -86,7 +86,7 @@ def node_recipe(files: RepositoryFiles, directory: str, machine: Machine, base: 
             what=f"packages are installed with {manager.package or manager.name}", source=manager.source
         )
     ]
-    if len(members):
+    if members:
         decisions.append(EnvironmentDecision(what=f"a workspace of {len(members)} packages", source=manifests[0]))
     if engine := string(mapping(packages[0], "engines").get("node")):
         decisions.append(
@@ -111,9 +111,9 @@ def node_recipe(files: RepositoryFiles, directory: str, machine: Machine, base: 
 
 
 def pinned_npm(recipe: Recipe, lock: str, base: str) -> Recipe:
-    """A recipe whose npm uses a lock where the repository has none; npm replaces entries that do not fit.
+    """A recipe in which npm uses this lock if the repository has none; npm replaces entries that do not fit.
 
-    `lock` is the text of a package-lock.json, `base` where commands see the environment.
+    `lock` is the text of a package-lock.json, `base` the environment's directory as commands see it.
     """
     for position, step in enumerate(recipe.steps):
         if _LOCKLESS in step.argv:
@@ -138,10 +138,10 @@ def pinned_npm(recipe: Recipe, lock: str, base: str) -> Recipe:
 
 
 def node_test_command(files: RepositoryFiles, directory: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """(the argv that runs a package's tests, what it leaves out of its `test` script); both empty where there is none.
+    """(the argv that runs a package's tests, notes on parts of its `test` script left out); both empty without one.
 
-    Left out beside other tests are linters and type checkers, since what they say is no test's result, and tests that
-    need a browser.
+    Linters and type checkers are left out, since their findings are not results of tests, and tests that need a
+    browser.
     """
     path = joined(directory, "package.json")
     text = test_script(files.text(path))
@@ -176,7 +176,7 @@ def node_test_command(files: RepositoryFiles, directory: str) -> tuple[tuple[str
 
 
 def _runs(programs: re.Pattern[str], text: str, scripts: Mapping[str, str], depth: int = 0) -> bool:
-    """Whether a script starts one of some programs somewhere."""
+    """Whether a script, or one that it runs, starts one of some programs."""
     if programs.search(text):
         return True
     followed = [name for part in text.split("&&") if (name := _followed(words_of(part)))]
@@ -186,7 +186,7 @@ def _runs(programs: re.Pattern[str], text: str, scripts: Mapping[str, str], dept
 
 
 def _followed(words: list[str]) -> str:
-    """The script that a command starts, empty for any other command."""
+    """The name of the script that a command runs; empty for any other command."""
     if len(words) >= 3 and words[0] in ("npm", "pnpm", "yarn") and words[1] in ("run", "run-script"):
         return next((word for word in words[2:] if not word.startswith("-")), "")
     if len(words) == 2 and words[0] in ("pnpm", "yarn") and not words[1].startswith("-"):
@@ -195,7 +195,7 @@ def _followed(words: list[str]) -> str:
 
 
 def package_places(files: RepositoryFiles, directory: str) -> tuple[str, tuple[str, ...]]:
-    """(where the workspace of a package is, its own directory where it has none; the directories of its members)."""
+    """(the directory of a package's workspace, or its own without one; the directories of the workspace's members)."""
     place = directory
     while place:
         place = place.rpartition("/")[0]
@@ -226,7 +226,7 @@ def package_manager(files: RepositoryFiles, root: str) -> Manager:
     name = named[1] if named else ""
     if not name:
         name = "pnpm" if "pnpm-lock.yaml" in locks else "yarn" if "yarn.lock" in locks else "npm"
-        # Where several are there, npm's own is what `npm ci` reads, and the machine has npm.
+        # With locks of npm and Yarn, npm's is preferred: the machine has npm.
         name = "npm" if "package-lock.json" in locks and name == "yarn" else name
     if name == "pnpm":
         lock = locks.get("pnpm-lock.yaml", "")
@@ -256,7 +256,7 @@ def _yarn_version(lock: str) -> str:
 
 
 def _install(files: RepositoryFiles, root: str, members: tuple[str, ...], manager: Manager, base: str) -> RecipeStep:
-    """The installing step: by the lock; else without unavailable packages; else without scripts."""
+    """The step that installs the packages: by the lock; else without scripts; else without unavailable packages."""
     match manager.name:
         case "pnpm":
             locked = ("--frozen-lockfile",) if manager.lock else ()
@@ -305,7 +305,7 @@ def _install(files: RepositoryFiles, root: str, members: tuple[str, ...], manage
 
 
 def builds(files: RepositoryFiles, root: str) -> list[RecipeStep]:
-    """The scripts that a workflow builds with before it tests: packages of a workspace import what others build."""
+    """The build scripts that a workflow runs before its tests: packages of a workspace may import built ones."""
     scripts = mapping(files.json(joined(root, "package.json")), "scripts")
     for path, commands in workflow_jobs(files):
         built: list[RecipeStep] = []
@@ -319,7 +319,7 @@ def builds(files: RepositoryFiles, root: str) -> list[RecipeStep]:
 
 
 def _declared(files: RepositoryFiles, places: tuple[str, ...]) -> dict[str, str]:
-    """The dependencies that manifests declare, with what they ask for."""
+    """The dependencies in manifests, with their requirements."""
     return {
         name: spec
         for place in places
@@ -335,7 +335,7 @@ def _build_variables(files: RepositoryFiles, root: str, manager: Manager) -> dic
         "npm_config_loglevel": "error",
         "npm_config_fund": "false",
         "npm_config_audit": "false",
-        # A host that does not answer is retried soon, and not for minutes.
+        # An unreachable host is retried within seconds, not minutes.
         "npm_config_fetch_retries": "2",
         "npm_config_fetch_retry_mintimeout": "500",
         "npm_config_fetch_retry_maxtimeout": "2000",
@@ -343,10 +343,10 @@ def _build_variables(files: RepositoryFiles, root: str, manager: Manager) -> dic
     if manager.name == "yarn" and "registry" not in (
         files.text(joined(root, ".yarnrc")) + files.text(joined(root, ".npmrc"))
     ):
-        # Yarn's own registry is another name for npm's: one host to reach instead of two.
+        # Yarn's default registry is an alias of npm's; with this, one host must be reachable instead of two.
         variables["YARN_REGISTRY"] = REGISTRY
     if manager.modern_yarn:
-        # Its cache belongs into the home directory, which is gone afterwards, and not into the checkout.
+        # Yarn's cache must be in the home directory, which is deleted afterwards, not in the checkout.
         yarn = {"YARN_ENABLE_GLOBAL_CACHE": "true", "YARN_ENABLE_IMMUTABLE_INSTALLS": "false", "YARN_HTTP_RETRY": "1"}
         variables |= yarn
         variables.pop("YARN_REGISTRY", None)

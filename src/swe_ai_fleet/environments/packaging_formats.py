@@ -1,6 +1,6 @@
 """Older ways of declaring a Python project (Poetry, Pipenv, setup.py, setup.cfg), read as data without running them.
 
-Dependencies as Poetry and Pipenv write them become PEP 508 lines.
+Dependencies of Poetry and Pipenv become PEP 508 lines.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MAX_DEPTH = 32
 
 
 def poetry_requirement(name: str, specification: object) -> str:
-    """One dependency of a `pyproject.toml` of Poetry's or of a Pipfile as a PEP 508 line; empty for a path."""
+    """One dependency of Poetry's `pyproject.toml` or of a Pipfile as a PEP 508 line; empty for a path."""
     details = mapping(specification)
     text = specification if isinstance(specification, str) else string(details.get("version"))
     extras = ",".join(strings(details.get("extras")))
@@ -68,7 +68,7 @@ def _range(text: str, *, caret: bool) -> str:
     except InvalidVersion:
         return ""
     precision = len(numbers)
-    # Of a caret's numbers the first that is not zero may not change, of a tilde's the second.
+    # With a caret, the first number that is not zero must not change; with a tilde, the second.
     first = next((i for i, number in enumerate(numbers) if number), precision - 1)
     index = first if caret else min(1, precision - 1)
     upper = [*numbers[:index], numbers[index] + 1]
@@ -85,7 +85,7 @@ def _python_parts(text: str) -> list[str]:
 
 
 def read_setup_config(text: str) -> Table:
-    """The declarations of a setup.cfg by the names of `setup()`'s arguments, empty where it cannot be parsed."""
+    """The declarations of a setup.cfg by the names of `setup()`'s arguments; empty if it cannot be parsed."""
     parser = parsed_ini(text)
     if parser is None:
         return {}
@@ -119,12 +119,12 @@ def read_setup_arguments(text: str) -> Table:
 
 
 def literal_names(module: ast.Module) -> dict[str, object]:
-    """What the names of a module stand for, as far as that can be read without running it."""
+    """The values of a module's names, as far as they can be read without running it."""
     names: dict[str, object] = {}
     for statement in module.body:
         if isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value is not None:
             target = statement.targets[0] if isinstance(statement, ast.Assign) else statement.target
-            _learn(target, literal_value(statement.value, names), names)
+            _assign(target, literal_value(statement.value, names), names)
     return names
 
 
@@ -132,7 +132,7 @@ def _called(node: ast.expr) -> str:
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 
-def _learn(target: ast.expr, value: object, names: dict[str, object]) -> None:
+def _assign(target: ast.expr, value: object, names: dict[str, object]) -> None:
     if isinstance(target, ast.Name):
         names[target.id] = value
     elif isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name):
@@ -142,7 +142,7 @@ def _learn(target: ast.expr, value: object, names: dict[str, object]) -> None:
 
 
 def literal_value(node: ast.expr, names: Mapping[str, object], depth: int = 0) -> object:
-    """The value of an expression, None where only running it would reveal it."""
+    """The value of an expression; None if it must be run to be known."""
     if depth > _MAX_DEPTH:
         return None
 

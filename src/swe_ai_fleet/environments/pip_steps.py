@@ -1,4 +1,4 @@
-"""The steps that make a virtual environment and fill it: everything at once, or piece by piece where that fails."""
+"""The steps that create and fill a virtual environment: everything at once, or piece by piece if that fails."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from swe_ai_fleet.environments.requirements import RequirementFile, as_arguments
 
 CONSTRAINTS = "constraints.txt"
 BUILD_CONSTRAINTS = "build-constraints.txt"
-# The last release with everything that old setup files use and that still installs in place: 2to3 is gone before it,
-# `setuptools.command.test` and `pkg_resources` after it.
+# The last setuptools with `setuptools.command.test` and `pkg_resources`, which old setup files use, and with editable
+# installations. (2to3 was removed earlier.)
 OLD_SETUPTOOLS = "setuptools<72\n"
 _PIP_OPTIONS = ("install", "--no-input", "--disable-pip-version-check", "--progress-bar=off")
 # pip as a directory on the path: unpacking its thousand files into each environment would take seconds.
@@ -32,8 +32,8 @@ for site in "$0"/lib/python3*/site-packages; do printf '%s\\n' "$@" > "$site/fle
 class Tooling:
     """The paths of a build, as its commands see them.
 
-    `base` is the environment's directory, `pip` a directory with our own pip (empty: there is none), `workspace` the
-    checkout (empty where it lies somewhere else each time). `pinned` says that there are constraints without a lock.
+    `base` is the environment's directory, `pip` a directory with the fleet's own pip (empty: there is none),
+    `workspace` the checkout (empty if its path varies). `pinned` says that there are constraints without a lock.
     """
 
     base: str
@@ -102,15 +102,15 @@ def venv_steps(machine: Machine, choice: Choice, tooling: Tooling) -> list[Recip
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipSteps:
-    """Makes the steps for pip: everything at once, and the smaller pieces that take its place where that fails."""
+    """Makes the steps for pip: everything at once, with smaller pieces for the case that this fails."""
 
     tooling: Tooling
     directory: str
     lock: str
     constraints: tuple[str, ...] = ()
 
-    def steps(self, shopping: Wanted) -> list[RecipeStep]:
-        targets, groups, files = list(shopping.targets.values()), shopping.groups, list(shopping.files.values())
+    def steps(self, wanted: Wanted) -> list[RecipeStep]:
+        targets, groups, files = list(wanted.targets.values()), wanted.groups, list(wanted.files.values())
         if not (targets or groups or files):
             return []
         arguments: list[str] = []
@@ -147,17 +147,18 @@ class PipSteps:
         return [replace(whole, pieces=tuple(pieces))]
 
     def packages(
-        self, shopping: Wanted, plugins: Iterable[str], *, constraints: Sequence[str] = (), until: str = ""
+        self, wanted: Wanted, plugins: Iterable[str], *, constraints: Sequence[str] = (), until: str = ""
     ) -> RecipeStep | None:
-        """The step that installs the packages of an index; later steps keep its versions.
+        """The step that installs the packages from an index; later steps keep its versions.
 
         Args:
+            wanted: The packages to install.
             plugins: More packages.
-            constraints: Those of the files with pins that lead to no other file.
-            until: The day up to which releases count; empty: no limit.
+            constraints: The constraints files that refer to no other file.
+            until: The last day of releases to use; empty: no limit.
         """
-        own = {canonicalize_name(target.project.name) for target in shopping.targets.values()}
-        lines = [line for line in (*shopping.lines(), *plugins) if package_of(line) not in {"", *own}]
+        own = {canonicalize_name(target.project.name) for target in wanted.targets.values()}
+        lines = [line for line in (*wanted.lines(), *plugins) if package_of(line) not in {"", *own}]
         named = list(dict.fromkeys(filter(is_of_index, lines)))
         if not named or (until and not self.tooling.pip):
             return None
@@ -169,7 +170,7 @@ class PipSteps:
         return replace(step, spare=True, third_party=True)
 
     def lines(self, group: Group, purpose: str) -> RecipeStep:
-        """The step for a group, its lines one by one where that fails."""
+        """The step for a group, with one piece for each line in case it fails."""
         arguments = [argument for line in group.lines for argument in as_arguments(line)]
         single = [
             self._pip(*as_arguments(line), purpose=line, source=group.source)
@@ -216,7 +217,7 @@ class PipSteps:
         return pieces
 
     def _project(self, target: LocalProject) -> RecipeStep:
-        """One project in place; with older build tools; else its dependencies, and its sources on the path."""
+        """Install a project in place; else with older tools; else its dependencies, with its sources on the path."""
         project = target.project
         plain = LocalProject(project=project)
         source = project.source
@@ -270,7 +271,7 @@ class PipSteps:
 
 
 def _arguments_by_package(lines: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """The arguments that ask for each package."""
+    """The arguments of pip for each package."""
     by_package: dict[str, tuple[str, ...]] = {}
     for line in lines:
         if name := package_of(line):

@@ -1,8 +1,7 @@
 """Whether building an environment runs code of the repository itself.
 
-The code that a build runs decides who may share its result: packages of an index are the same for everybody, while code
-of a repository can do anything to the environment. Only builds that provably run none of it are shared between commits;
-an unknown build counts as running some.
+Builds that run no code of the repository may be shared between commits: packages of an index are the same for
+everybody, while code of a repository can do anything to the environment. An unknown build counts as running such code.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ _RC = re.compile(
     re.M,
 )
 _PNPM = (".pnpmfile.cjs", ".pnpmfile.mjs", "pnpmfile.js")
-# Also a link: the files behind it are in no listing.
+# The directory itself matches too, if it is a link: the files behind it are in no listing.
 _CARGO = re.compile(r"(?:.*/)?\.cargo(?:/config(?:\.toml)?)?")
 _DEPENDENCY_FILES = re.compile(r"^[^\S\n]*(?!(?:long_)?description\b|version\b)[\w.-]+\s*[=:]\s*file:", re.M)
 _CODE_OF_CFG = re.compile(r"^(?:[^=:\n]*[=:]\s*attr:|[^\S\n]*(?:cmdclass\b|setup_hooks\b))", re.M)
@@ -51,7 +50,7 @@ _MUST_READ = frozenset({"setup.py", "setup.cfg", "hatch.toml", "package.json", "
 _LOCAL = re.compile(
     r"^[^\S\n]*(?:-e\s|--editable\b|-f\s|--find-links\b|\.{0,2}/|[\w.-]+/)|^[^#\n]*\bfile:|\.whl\b", re.M
 )
-# Packages whose scripts read nothing of the project: they look at their own directory, or print something.
+# Packages whose scripts read nothing of the project, only their own directory.
 _HARMLESS = frozenset(
     {"core-js", "core-js-bundle", "core-js-pure", "es5-ext", "esbuild", "fsevents", "protobufjs", "unrs-resolver"}
 )
@@ -60,11 +59,11 @@ _NODE_LOCAL = re.compile(r"(?:file|link|portal|patch|exec):|\.{0,2}/")
 
 
 def project_code(files: RepositoryFiles, directory: str = "") -> str:
-    """The first reason why a build may run code of the repository, or take packages from it; empty where it cannot.
+    """The first reason why a build may run code of the repository, or take packages from it; empty if it cannot.
 
     Args:
-        files: The commit's.
-        directory: That of the task; Python's manifests count everywhere, since any may be installed.
+        files: The files of the commit.
+        directory: The task's; Python's manifests count in all directories, since any may be installed.
     """
     for path in files.files:
         if reason := _of_file(files, path):
@@ -82,10 +81,10 @@ def _of_file(files: RepositoryFiles, path: str) -> str:
         case "setup.py":
             declared = mapping(files.toml(joined(place, "pyproject.toml")), "build-system")
             if not declared and not re.search(r"\bsetup\(", text):
-                return ""  # a module of that name: nothing is installed by it
+                return ""  # only a module of that name
             if not _is_bare(text):
                 return f"{path} is a program"
-            # Without a declared backend the project itself is on the path.
+            # Without a declared backend, a build can import the project itself.
             return "" if declared else f"{path} is built without a declared backend"
         case "setup.cfg" if _CODE_OF_CFG.search(text) or _DEPENDENCY_FILES.search(text):
             return f"{path} names code, or files with dependencies"
@@ -108,7 +107,7 @@ def _of_pyproject(files: RepositoryFiles, directory: str) -> str:
     document = files.toml(path)
     build = mapping(document, "build-system")
     if not build:
-        return ""  # nothing is installed, or there is a setup.py
+        return ""  # not installed, or by setup.py
     backend = string(build.get("build-backend"))
     if backend not in _BACKENDS or "backend-path" in build:
         return f"{path}: the backend {backend or 'of old'!r} may run anything"
@@ -161,7 +160,7 @@ def _hooks(hatch: Table) -> list[str]:
 
 
 def _is_bare(text: str) -> bool:
-    """Whether a setup.py only calls `setup()` with values that are written there."""
+    """Whether a setup.py only calls `setup()` with literal values."""
     if (module := parsed_python(text)) is None:
         return False
     for statement in module.body:
@@ -179,17 +178,17 @@ def _is_bare(text: str) -> bool:
                 "setup",
                 "setuptools.setup",
             ):
-                if any(keyword.arg is None or not _is_written(keyword.value) for keyword in keywords):
+                if any(keyword.arg is None or not _is_literal(keyword.value) for keyword in keywords):
                     return False
             case _:
                 return False
     return True
 
 
-def _is_written(node: ast.expr) -> bool:
+def _is_literal(node: ast.expr) -> bool:
     if isinstance(node, ast.Call):
         return ast.unparse(node.func) in ("find_packages", "setuptools.find_packages") and all(
-            map(_is_written, (*node.args, *(keyword.value for keyword in node.keywords)))
+            map(_is_literal, (*node.args, *(keyword.value for keyword in node.keywords)))
         )
     try:
         parsed(ast.literal_eval, node)
@@ -202,9 +201,9 @@ def _of_node(files: RepositoryFiles, directory: str) -> str:
     root, members = package_places(files, directory)
     if not files.existing(root, "package.json"):
         return ""
-    there = joined(root, "node_modules"), joined(root, ".yarn")
+    installed = joined(root, "node_modules"), joined(root, ".yarn")
     for path in files.files:
-        if path.startswith(there) or path.endswith("/node_modules") or "/node_modules/" in path:
+        if path.startswith(installed) or path.endswith("/node_modules") or "/node_modules/" in path:
             return f"{path} is among the repository's files"
     for place in (root, *members):
         path = joined(place, "package.json")
@@ -231,7 +230,7 @@ def _of_node(files: RepositoryFiles, directory: str) -> str:
 
 
 def _of_packages(files: RepositoryFiles, root: str, members: tuple[str, ...]) -> str:
-    """Whether a package of the index runs a script that may read files of the repository, such as its settings."""
+    """Why a package of the index may run a script that reads files of the repository, such as its settings."""
     manifests = [files.json(joined(place, "package.json")) for place in (root, *members)]
     if not any(mapping(manifest, kind) for manifest in manifests for kind in _NODE_DEPENDENCIES):
         return ""

@@ -41,7 +41,7 @@ _MAX_DEPTH = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Requirements that belong together: PEP 508 lines, and directories of the repository to install."""
+    """A group of requirements: PEP 508 lines, and directories of the repository to install."""
 
     name: str
     source: str
@@ -57,8 +57,8 @@ class PythonProject:
     """One project in a directory of the repository.
 
     `installable` says that pip can install it as a package. `dependencies` are those that can be read without running
-    anything. `version_tool` makes the version out of git tags, empty where none does. `source_root` is the directory
-    that its packages are imported from.
+    anything. `version_tool` derives the version from git tags; empty if none does. Its packages are imported from the
+    directory `source_root`.
     """
 
     directory: str = ""
@@ -74,12 +74,12 @@ class PythonProject:
     source_root: str = ""
 
     def group(self, name: str) -> Group | None:
-        """A group by its name, however that is spelled."""
+        """A group by its name, in any spelling."""
         canonical = canonicalize_name(name)
         return next((group for group in self.groups if canonicalize_name(group.name) == canonical), None)
 
     def extras_named(self, names: str) -> list[str]:
-        """The extras, in their own spelling, of names between commas."""
+        """The extras, in their own spelling, of comma-separated names."""
         canonical = [canonicalize_name(name.strip()) for name in names.split(",")]
         return [extra for name in canonical for extra in self.extras if canonicalize_name(extra) == name]
 
@@ -99,7 +99,7 @@ def _words(name: str) -> frozenset[str]:
 
 
 def read_project(files: RepositoryFiles, directory: str = "") -> PythonProject | None:
-    """The project in a directory, None where its manifests say nothing."""
+    """The project in a directory; None if it has no manifests."""
     manifests = files.existing(directory, "pyproject.toml", "setup.py", "setup.cfg", "Pipfile", "hatch.toml")
     if not manifests:
         return None
@@ -114,7 +114,7 @@ def read_project(files: RepositoryFiles, directory: str = "") -> PythonProject |
     of_setup = [mapping(each, "extras_require") for each in (config, setup)]
     for group in (mapping(declared, "optional-dependencies"), *of_setup):
         extras |= {name: requirements(strings(lines)) for name, lines in group.items()}
-    extras |= {name: () for name in (*mapping(poetry, "extras"), *_made_extras(pyproject)) if name not in extras}
+    extras |= {name: () for name in (*mapping(poetry, "extras"), *_hook_extras(pyproject)) if name not in extras}
     groups = [
         *_dependency_groups(mapping(pyproject, "dependency-groups"), joined(directory, "pyproject.toml")),
         *_tool_groups(files, directory, pyproject),
@@ -156,7 +156,7 @@ def _both(name: str, config: Table, setup: Table) -> list[str]:
 
 
 def workspace_members(files: RepositoryFiles, directory: str = "") -> tuple[str, ...]:
-    """The directories of a uv, Hatch or PDM workspace's members, the root left out."""
+    """The directories of the members of a uv or Hatch workspace, without the root."""
     tool = mapping(files.toml(joined(directory, "pyproject.toml")), "tool")
     workspace = mapping(tool, "uv", "workspace")
     hatch = mapping(tool, "hatch")
@@ -167,7 +167,7 @@ def workspace_members(files: RepositoryFiles, directory: str = "") -> tuple[str,
 
 
 def requirements(lines: Iterable[str]) -> tuple[str, ...]:
-    """The lines that are PEP 508 requirements: none that pip would take for an option or a path."""
+    """The lines that are PEP 508 requirements: none that pip would read as an option or a path."""
     return tuple(line.strip() for line in lines if is_requirement(line))
 
 
@@ -177,9 +177,9 @@ def is_requirement(line: str) -> bool:
 
 
 def package_of(line: str) -> str:
-    """The canonical name of the package that a requirement names, empty where it is none."""
-    read = _requirement(line)
-    return str(canonicalize_name(read.name)) if read is not None else ""
+    """The canonical name of the package of a requirement; empty if the line is none."""
+    requirement = _requirement(line)
+    return str(canonicalize_name(requirement.name)) if requirement is not None else ""
 
 
 def _requirement(line: str) -> Requirement | None:
@@ -190,7 +190,7 @@ def _requirement(line: str) -> Requirement | None:
 
 
 def local_sources(files: RepositoryFiles, directory: str) -> Mapping[str, str]:
-    """`tool.uv.sources` that lie in the repository: directories by canonical package name; workspace members too."""
+    """`tool.uv.sources` inside the repository: directories by canonical package name."""
     directories: dict[str, str] = {}
     for place in (directory, ""):
         sources = mapping(mapping(files.toml(joined(place, "pyproject.toml")), "tool", "uv").get("sources"))
@@ -203,7 +203,7 @@ def local_sources(files: RepositoryFiles, directory: str) -> Mapping[str, str]:
 
 
 def pinned_sources(files: RepositoryFiles, directory: str) -> Mapping[str, str]:
-    """`tool.uv.sources` that lie elsewhere: PEP 508 lines by canonical package name."""
+    """`tool.uv.sources` outside the repository: PEP 508 lines by canonical package name."""
     pins: dict[str, str] = {}
     tool = mapping(files.toml(joined(directory, "pyproject.toml")), "tool")
     for name, value in mapping(tool, "uv", "sources").items():
@@ -250,8 +250,8 @@ def _poetry_group(name: str, dependencies: Table, directory: str, source: str) -
     return Group(name=name, source=source, lines=requirements(lines), directories=tuple(directories))
 
 
-def _made_extras(pyproject: Table) -> tuple[str, ...]:
-    """The names of extras whose requirements Hatch's metadata hooks make when the project is built."""
+def _hook_extras(pyproject: Table) -> tuple[str, ...]:
+    """The names of extras whose requirements Hatch's metadata hooks add when the project is built."""
     hooks = mapping(pyproject, "tool", "hatch", "metadata", "hooks")
     return tuple(name for hook in hooks.values() for name in mapping(hook, "optional-dependencies"))
 
@@ -259,17 +259,19 @@ def _made_extras(pyproject: Table) -> tuple[str, ...]:
 def _dependency_groups(groups: Table, source: str) -> list[Group]:
     """PEP 735 groups, with the groups that they include."""
 
-    def lines(name: str, seen: frozenset[str]) -> list[str]:
+    def lines(name: str, including: frozenset[str]) -> list[str]:
         key = next((key for key in groups if canonicalize_name(key) == canonicalize_name(name)), "")
-        if not key or key in seen or len(seen) > _MAX_DEPTH:
+        if not key or key in including or len(including) > _MAX_DEPTH:
             return []
         texts: list[str] = []
         for item in items(groups[key]):
             if isinstance(item, str):
                 texts.append(item)
-            elif included := string(mapping(item).get("include-group")):
-                # Of a group of everything, tests need the groups that are not for documentation and the like.
-                texts += [] if is_for_tests(key) and is_for_something_else(included) else lines(included, seen | {key})
+                continue
+            included = string(mapping(item).get("include-group"))
+            # A `dev` group may include everything; tests do not need its groups for documentation and the like.
+            if included and not (is_for_tests(key) and is_for_something_else(included)):
+                texts += lines(included, including | {key})
         return texts
 
     return [

@@ -34,8 +34,8 @@ from swe_ai_fleet.environments.python_project import (
     workspace_members,
 )
 from swe_ai_fleet.environments.recipe import Choice, Machine, PythonRecipe, Recipe, choose_python
-from swe_ai_fleet.environments.repository_files import RepositoryFiles, is_requirements, joined
-from swe_ai_fleet.environments.requirements import PYTHON_LOCKS, is_plain, read_requirements, wanted_files
+from swe_ai_fleet.environments.repository_files import PYTHON_LOCKS, RepositoryFiles, is_requirements, joined
+from swe_ai_fleet.environments.requirements import is_plain, read_requirements, wanted_files
 from swe_ai_fleet.tools.tests.inventory import PYTEST, uses_pytest
 
 # Options in pytest's configuration that a plug-in must understand.
@@ -59,7 +59,7 @@ _HIGH_VERSION = "999.0.0"
 
 
 def recipe_of_python(files: RepositoryFiles, directory: str, machine: Machine, tooling: Tooling) -> Recipe | None:
-    """The recipe for the Python in a directory, None where there is none."""
+    """The recipe for the Python code in a directory; None if there is none."""
     has_code = any(name.endswith(".py") for name in files.below(directory))
     if not has_code and not files.existing(directory, "pyproject.toml", "requirements.txt", "Pipfile"):
         return None
@@ -68,35 +68,35 @@ def recipe_of_python(files: RepositoryFiles, directory: str, machine: Machine, t
     wishes = read_automation(files, directory, choice.version)
     decisions = [EnvironmentDecision(what=choice.reason, source=choice.source)]
     lock = files.nearest(directory, *PYTHON_LOCKS)
-    shopping = _collect(files, directory, project, wishes, decisions)
-    if lock and (shopping.targets or shopping.groups or shopping.files):
+    wanted = _collect(files, directory, project, wishes, decisions)
+    packages = bool(wanted.targets or wanted.groups or wanted.files)
+    if lock and packages:
         decisions.append(EnvironmentDecision(what="its pins constrain what pip installs", source=lock))
     test_command, test_source, variables = _test_command(files, directory, wishes)
-    missing = _plugins(files, directory, test_command) - shopping.packages()
-    install = PipSteps(tooling=tooling, directory=directory, lock=lock, constraints=tuple(shopping.constraints))
-    packages = bool(shopping.targets or shopping.groups or shopping.files)
+    missing = _plugins(files, directory, test_command) - wanted.packages()
+    install = PipSteps(tooling=tooling, directory=directory, lock=lock, constraints=tuple(wanted.constraints))
     steps = venv_steps(machine, choice, tooling)
     until = files.releases_until(directory) if packages else ""
-    pins = [path for path in shopping.constraints if is_requirements(path) and is_plain(files.text(path))]
-    if until and (dated := install.packages(shopping, sorted(missing), constraints=pins, until=until)):
+    pins = [path for path in wanted.constraints if is_requirements(path) and is_plain(files.text(path))]
+    if until and (dated := install.packages(wanted, sorted(missing), constraints=pins, until=until)):
         steps.append(dated)
         decisions.append(
             EnvironmentDecision(what=f"no lock, an old commit: releases until {until}, as far as that can be had")
         )
     if packages and missing:
-        # Before the project: after its installation, every program may import from the repository.
+        # Before the project: after its installation, every Python program may import from the repository.
         lines = tuple(sorted(missing))
         purpose = "what pytest's configuration asks for" if missing != {"pytest"} else "pytest, which nothing names"
         steps.append(install.lines(Group(name="plug-ins", source=test_source, lines=lines), purpose))
-    steps += install.steps(shopping)
-    build_variables = _pretended_versions(files, shopping, decisions)
+    steps += install.steps(wanted)
+    build_variables = _pretended_versions(files, wanted, decisions)
     return Recipe(
         python=PythonRecipe(
-            version=choice.version, lock=lock if packages else "", packages=packages, project=bool(shopping.targets)
+            version=choice.version, lock=lock if packages else "", packages=packages, project=bool(wanted.targets)
         ),
         steps=tuple(steps),
-        packages=install.packages(shopping, sorted(missing), constraints=pins),
-        files={BUILD_CONSTRAINTS: OLD_SETUPTOOLS} if shopping.targets else {},
+        packages=install.packages(wanted, sorted(missing), constraints=pins),
+        files={BUILD_CONSTRAINTS: OLD_SETUPTOOLS} if wanted.targets else {},
         variables=variables,
         build_variables=build_variables,
         test_command=test_command,
@@ -129,7 +129,7 @@ def _collect(
     wishes: Sequence[Wish],
     decisions: list[EnvironmentDecision],
 ) -> Wanted:
-    shopping = Wanted()
+    wanted = Wanted()
     wish = Wish()
     for each in wishes:
         wish |= each
@@ -143,36 +143,36 @@ def _collect(
     if project is not None and project.name:
         locals_[str(canonicalize_name(project.name))] = project
     for each in projects:
-        _collect_project(files, each, wish, shopping, is_main=each is project)
+        _collect_project(files, each, wish, wanted, is_main=each is project)
     named = [path for name in wish.files if (path := joined(directory, name)) in files.texts]
     for path in dict.fromkeys((*wanted_files(files, directory), *named)):
         read = read_requirements(files, path, directory)
-        shopping.constraints += read.constraints
+        wanted.constraints += read.constraints
         for target in read.targets:
-            _want_target(files, target, shopping)
+            _want_target(files, target, wanted)
         if read.lines:
-            shopping.files[path] = read
+            wanted.files[path] = read
     for target in wish.targets:
-        _want_target(files, target, shopping, directory)
-    shopping.constraints += [path for name in wish.constraints if (path := joined(directory, name)) in files.files]
+        _want_target(files, target, wanted, directory)
+    wanted.constraints += [path for name in wish.constraints if (path := joined(directory, name)) in files.files]
     for each in wishes:
-        packages = shopping.packages() | locals_.keys()
+        packages = wanted.packages() | locals_.keys()
         if each.source.startswith(".") and "pytest" in packages:
-            # A pipeline installs much for itself only; it is used where no other source exists.
+            # Pipelines also install their own tools; they are used only if no other file names pytest.
             continue
         lines = tuple(line for line in each.lines if package_of(line) not in {*packages, ""})
         if lines:
-            shopping.groups.append(Group(name="requirements", source=each.source, lines=lines))
-    _resolve_locals(shopping, locals_)
-    _decide(shopping, decisions)
-    return shopping
+            wanted.groups.append(Group(name="requirements", source=each.source, lines=lines))
+    _resolve_locals(wanted, locals_)
+    _decide(wanted, decisions)
+    return wanted
 
 
 def _collect_project(
     files: RepositoryFiles,
     project: PythonProject,
     wish: Wish,
-    shopping: Wanted,
+    wanted: Wanted,
     *,
     is_main: bool,
 ) -> None:
@@ -186,12 +186,12 @@ def _collect_project(
     ]
     pinned = pinned_sources(files, project.directory)
     if project.installable:
-        shopping.targets[project.directory] = LocalProject(project=project, extras=tuple(extras))
+        wanted.targets[project.directory] = LocalProject(project=project, extras=tuple(extras))
         elsewhere = tuple(pinned[name] for line in project.dependencies.lines if (name := package_of(line)) in pinned)
         if elsewhere:
-            shopping.groups.append(Group(name="sources", source=project.source, lines=elsewhere))
+            wanted.groups.append(Group(name="sources", source=project.source, lines=elsewhere))
         for place in project.dependencies.directories:
-            _want_target(files, place, shopping)
+            _want_target(files, place, wanted)
     else:
         lines = [*project.dependencies.lines, *(line for extra in extras for line in project.extras[extra])]
         own = Group(
@@ -201,7 +201,7 @@ def _collect_project(
             directories=project.dependencies.directories,
         )
         if own:
-            shopping.groups.append(own)
+            wanted.groups.append(own)
     tool = mapping(files.toml(joined(project.directory, "pyproject.toml")), "tool")
     defaults = strings(mapping(tool, "uv").get("default-groups"))
     chosen = (name for name in defaults if not is_for_something_else(name))
@@ -209,57 +209,55 @@ def _collect_project(
     for group in project.groups:
         if wish.all_groups or is_for_tests(group.name) or canonicalize_name(group.name) in groups:
             lines = tuple(pinned.get(package_of(line), line) for line in group.lines)
-            shopping.groups.append(Group(name=group.name, source=group.source, lines=lines))
+            wanted.groups.append(Group(name=group.name, source=group.source, lines=lines))
             for place in group.directories:
-                _want_target(files, place, shopping)
+                _want_target(files, place, wanted)
 
 
-def _want_target(files: RepositoryFiles, target: str, shopping: Wanted, directory: str = "") -> None:
-    """Install a directory of the repository in place, `path[extras]`."""
+def _want_target(files: RepositoryFiles, target: str, wanted: Wanted, directory: str = "") -> None:
+    """Add a directory of the repository, `path[extras]`, to be installed in place."""
     match = re.fullmatch(r"(?P<path>[^\[]*)(?:\[(?P<extras>[\w.,\s-]+)\])?", target)
     if match is None:
         return
     place = joined(directory, match["path"] or ".")
     place = "" if place == "." else place
-    chosen = shopping.targets.get(place)
+    chosen = wanted.targets.get(place)
     project = chosen.project if chosen else read_project(files, place)
     if project is None or not project.installable:
         return
     named = project.extras_named(match["extras"] or "")
     extras = dict.fromkeys((*(chosen.extras if chosen else filter(is_for_tests, project.extras)), *named))
-    shopping.targets[place] = LocalProject(project=project, extras=tuple(extras))
+    wanted.targets[place] = LocalProject(project=project, extras=tuple(extras))
 
 
-def _resolve_locals(shopping: Wanted, locals_: Mapping[str, PythonProject]) -> None:
-    """Resolve requirements for projects of this repository to these: none is looked for on an index."""
+def _resolve_locals(wanted: Wanted, locals_: Mapping[str, PythonProject]) -> None:
+    """Resolve requirements that name projects of this repository to these projects, not to packages of an index."""
     changed = True
     while changed:
         changed = False
-        lines = [line for group in shopping.groups for line in group.lines]
-        for target in list(shopping.targets.values()):
+        lines = [line for group in wanted.groups for line in group.lines]
+        for target in list(wanted.targets.values()):
             lines += target.project.dependencies.lines
             lines += [line for extra in target.extras for line in target.project.extras.get(extra, ())]
         for line in lines:
             project = locals_.get(package_of(line))
             if project is None or not project.installable:
                 continue
-            chosen = shopping.targets.get(project.directory)
+            chosen = wanted.targets.get(project.directory)
             asked = re.search(r"\[([\w.,\s-]+)\]", line.partition(";")[0])
             named = project.extras_named(asked[1] if asked else "")
             extras = tuple(dict.fromkeys((*(chosen.extras if chosen else ()), *named)))
             if chosen is None or extras != chosen.extras:
-                shopping.targets[project.directory] = LocalProject(project=project, extras=extras)
+                wanted.targets[project.directory] = LocalProject(project=project, extras=extras)
                 changed = True
     installed = {
-        str(canonicalize_name(target.project.name)) for target in shopping.targets.values() if target.project.name
+        str(canonicalize_name(target.project.name)) for target in wanted.targets.values() if target.project.name
     }
-    # A list that pins a project of this repository, as it comes out of a solver, would put a release in its place.
-    groups, files = shopping.groups, shopping.files
-    shopping.groups = [
-        replace(group, lines=_other_packages(group.lines, installed), directories=()) for group in groups
-    ]
-    shopping.groups = [group for group in shopping.groups if group]
-    shopping.files = {
+    # A compiled requirements file may pin a project of this repository, which would be replaced by a release.
+    groups, files = wanted.groups, wanted.files
+    wanted.groups = [replace(group, lines=_other_packages(group.lines, installed), directories=()) for group in groups]
+    wanted.groups = [group for group in wanted.groups if group]
+    wanted.files = {
         path: replace(file, lines=lines, plain=file.plain and lines == file.lines)
         for path, file in files.items()
         if (lines := _other_packages(file.lines, installed))
@@ -271,7 +269,7 @@ def _other_packages(lines: Sequence[str], packages: Set[str]) -> tuple[str, ...]
 
 
 def _workspace_root(files: RepositoryFiles, directory: str) -> str:
-    """The directory whose workspace a directory belongs to, itself where there is none."""
+    """The root of the workspace of a directory; the directory itself if it is in none."""
     place = directory
     while place:
         place = place.rpartition("/")[0]
@@ -280,20 +278,20 @@ def _workspace_root(files: RepositoryFiles, directory: str) -> str:
     return directory
 
 
-def _decide(shopping: Wanted, decisions: list[EnvironmentDecision]) -> None:
-    for target in shopping.targets.values():
+def _decide(wanted: Wanted, decisions: list[EnvironmentDecision]) -> None:
+    for target in wanted.targets.values():
         project = target.project
         extras = f" with {', '.join(target.extras)}" if target.extras else ""
         named = project.name or project.directory or "the project"
         decisions.append(EnvironmentDecision(what=f"{named} is installed in place{extras}", source=project.source))
-    for group in shopping.groups:
+    for group in wanted.groups:
         group_name = (
             "dependencies" if group.name in ("dependencies", "requirements", "sources") else f"group {group.name}"
         )
         decisions.append(EnvironmentDecision(what=f"{group_name}: {_some(group.lines)}", source=group.source))
     decisions += [
         EnvironmentDecision(what=f"requirements: {_some(file.lines)}", source=file.path)
-        for file in shopping.files.values()
+        for file in wanted.files.values()
     ]
 
 
@@ -308,7 +306,7 @@ def _some(lines: Sequence[str]) -> str:
 def _test_command(
     files: RepositoryFiles, directory: str, wishes: Sequence[Wish]
 ) -> tuple[tuple[str, ...], str, Mapping[str, str]]:
-    """(argv, the file that says so, variables): the first automation that runs tests; empty where none does."""
+    """(argv, its file, variables) of the first automation file that runs tests; empty if none does."""
     for wish in wishes:
         for argv in wish.tests:
             if argv[1:3] != ("-m", "pytest"):
@@ -317,7 +315,7 @@ def _test_command(
             arguments = list(argv[len(PYTEST) :])
             missing = [path for path in paths_of(arguments) if not _exists(files, directory, path)]
             if missing or is_workflow:
-                # A job of a workflow may run only a part.
+                # A job of a workflow may run only a part of the tests.
                 dropped = paths_of(arguments) if is_workflow else missing
                 arguments = [word for word in arguments if word not in dropped]
             return (*PYTEST, *arguments), wish.source, wish.variables
@@ -330,7 +328,7 @@ def _exists(files: RepositoryFiles, directory: str, path: str) -> bool:
 
 
 def _plugins(files: RepositoryFiles, directory: str, test_command: tuple[str, ...]) -> set[str]:
-    """The packages that pytest needs with this configuration; none where the tests are not pytest's."""
+    """The packages that pytest needs with this configuration; none if another runner runs the tests."""
     names = files.below(directory)
     texts = {name: files.texts[path] for name, path in names.items() if path in files.texts}
     if test_command[: len(PYTEST) - 1] != PYTEST[:-1] and (test_command or not uses_pytest(names, texts)):
@@ -349,18 +347,16 @@ def _plugins(files: RepositoryFiles, directory: str, test_command: tuple[str, ..
 # -- versions ----------------------------------------------------------------------------------------------------------
 
 
-def _pretended_versions(
-    files: RepositoryFiles, shopping: Wanted, decisions: list[EnvironmentDecision]
-) -> dict[str, str]:
-    """The variables that give a build its version where the tags for it are missing."""
+def _pretended_versions(files: RepositoryFiles, wanted: Wanted, decisions: list[EnvironmentDecision]) -> dict[str, str]:
+    """The variables that give a build its version if the history has no tags for it."""
     if files.versions_tagged:
         return {}
     variables: dict[str, str] = {}
-    for target in shopping.targets.values():
+    for target in wanted.targets.values():
         project = target.project
         if not project.version_tool:
             continue
-        version, source = _told_version(files)
+        version, source = _named_version(files)
         variables |= _version_variables(project, version)
         named = f"from {source}" if source else "made up, for want of any"
         decision_text = f"version {version} ({named}): {project.version_tool} finds no tag in the history"
@@ -381,8 +377,8 @@ def _version_variables(project: PythonProject, version: str) -> dict[str, str]:
             return {f"SETUPTOOLS_SCM_PRETEND_VERSION_FOR_{name}" if name else "SETUPTOOLS_SCM_PRETEND_VERSION": version}
 
 
-def _told_version(files: RepositoryFiles) -> tuple[str, str]:
-    """(the newest version that the repository names, the file): of PKG-INFO, else of a change log's first heading."""
+def _named_version(files: RepositoryFiles) -> tuple[str, str]:
+    """(the newest version, its file), from PKG-INFO, else from a change log's first heading."""
     if match := re.search(r"^Version: (\S+)$", files.text("PKG-INFO"), re.M):
         return match[1], "PKG-INFO"
     for path, text in files.texts.items():

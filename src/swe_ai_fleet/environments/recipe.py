@@ -1,4 +1,4 @@
-"""The recipe of an environment: its steps in order, and the decisions with their files."""
+"""The recipe of an environment: its steps in order, and the decisions with the files they are based on."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from swe_ai_fleet.domain.environment import EnvironmentDecision
 
-# npm's log names the package that asked for one, and what it asked for.
+# npm's log has the placed package, the package that requires it, and the requirement.
 _PLACED = re.compile(r"placeDep \S+ (@?[^@\s]+)@\S* OK for: (@?[^@\s]+)@\S* want: (\S+)")
-_PLACE = re.compile(r"([\w.-]+/[\w.-]+?)(?:\.git)?(?:#.*)?$")
+_LOCATION = re.compile(r"([\w.-]+/[\w.-]+?)(?:\.git)?(?:#.*)?$")
 _FAULT = re.compile(r"\berr(?:or)?\b|\bERR_|YN00|Couldn't find|not found|No matching", re.I)
 
 
@@ -20,9 +20,9 @@ _FAULT = re.compile(r"\berr(?:or)?\b|\bERR_|YN00|Couldn't find|not found|No matc
 class Removal:
     """How an installation continues without unavailable packages.
 
-    `packages` are the names that may be left out, with what was asked for; `remove` is the argv that takes some out of
-    the manifests, their names behind it, and `then` the one that installs the rest. `log` prints which package asked
-    for which; empty where that is not known.
+    `packages` are the names that may be left out, with their requirements; `remove` is the argv that removes packages
+    from the manifests, their names appended, and `then` the argv that installs the rest. `log` prints which package
+    requires which; empty if there is no such log.
     """
 
     packages: Mapping[str, str]
@@ -31,32 +31,32 @@ class Removal:
     log: tuple[str, ...] = ()
 
     def needing(self, output: str, log: str) -> tuple[str, ...]:
-        """The packages that need one from a place that the output blames, by a package manager's log."""
+        """The packages that require one from a location in the output's errors, by a package manager's log."""
         faults = "\n".join(line for line in output.splitlines() if _FAULT.search(line))
-        asked: dict[str, set[str]] = {}
+        dependents: dict[str, set[str]] = {}
         blamed: set[str] = set()
-        for name, parent, wanted in _PLACED.findall(log):
-            asked.setdefault(name, set()).add(parent)
-            place = _PLACE.search(wanted)
-            if place and not wanted.startswith("npm:") and place[1] in faults:
+        for name, parent, requirement in _PLACED.findall(log):
+            dependents.setdefault(name, set()).add(parent)
+            location = _LOCATION.search(requirement)
+            if location and not requirement.startswith("npm:") and location[1] in faults:
                 blamed.add(parent)
         needing = set[str]()
         while blamed:
             name = blamed.pop()
             needing.add(name)
             if name not in self.packages:
-                blamed |= asked.get(name, set()) - needing
+                blamed |= dependents.get(name, set()) - needing
         return tuple(name for name in self.packages if name in needing)
 
     def blamed(self, output: str) -> tuple[str, ...]:
-        """The packages that a package manager's output blames."""
+        """The packages in the errors of a package manager's output."""
         faults = "\n".join(line for line in output.splitlines() if _FAULT.search(line))
         named = set(re.findall(r"@?[\w.][\w./-]*(?=@|['\":,\s]|$)", faults))
         return tuple(
             name
-            for name, needed in self.packages.items()
+            for name, requirement in self.packages.items()
             if name in named
-            or ("://" in needed and needed.partition("#")[0] in faults)
+            or ("://" in requirement and requirement.partition("#")[0] in faults)
             or re.search(rf"/{re.escape(name).replace('/', '(?:/|%2[fF])')}(?::| |$)", faults, re.M)
         )
 
@@ -65,14 +65,13 @@ class Removal:
 class RecipeStep:
     """One command of a build.
 
-    `source` is the file that it was decided from, `purpose` says in words what it is for. Where it fails, it is tried
-    without what can be blamed (pins, if it is `pinned`; arguments for `optional` packages, by name; packages, by its
-    `removal`), then the first of `alternatives`
-    that works takes its place, then all of `pieces` are tried. What still fails is left out, unless it is `required`:
-    then the build fails, and `concerns` is the field that its fault names. One that `puts_on_path` has what is started
-    later import from the repository. A `spare` step is no loss where it fails: what follows does without. `directory`
-    is relative to the repository. A `third_party` step runs no code of the repository and reads none of its files but
-    lists of packages.
+    `source` is the file that it is based on, `purpose` describes it in words. If it fails, it is retried without the
+    packages that its output blames (pins, if it is `pinned`; arguments for `optional` packages, by name; packages, by
+    its `removal`), then replaced by the first of `alternatives` that works, then by all of `pieces` that work. A step
+    that still fails is left out, unless it is `required`: then the build fails, and `concerns` is the field that its
+    fault names. After a step that `puts_on_path`, programs can import from the repository. The failure of a `spare`
+    step is ignored: later steps do not need it. `directory` is relative to the repository. A `third_party` step runs no
+    code of the repository and reads none of its files but lists of packages.
     """
 
     argv: tuple[str, ...]
@@ -94,11 +93,11 @@ class RecipeStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PythonRecipe:
-    """The Python side: the version of the interpreter, the file with pins, what is built natively.
+    """The Python side: the version of the interpreter, and the pins.
 
-    `version` is (major, minor). `lock` is the path of the lock file whose pins become constraints, empty where there is
-    none; `pins` hold without one, as lines for pip. `packages` says that something is installed with pip, `project`
-    that the repository's own package is.
+    `version` is (major, minor). `lock` is the path of the lock file whose pins become constraints, empty without one;
+    then `pins` apply, as lines for pip. `packages` says that pip installs something, `project` that it installs the
+    repository's own package.
     """
 
     version: tuple[int, int]
@@ -123,10 +122,10 @@ class NodeRecipe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """All of it. `files` are written into the environment before the first step; their paths are relative to it.
+    """All steps and settings. `files`, with paths relative to the environment, are written before the first step.
 
-    `packages` installs what the steps need of an index. It is run where the result of the `third_party` steps is kept
-    for other commits, whose builds then find everything there.
+    `packages` installs the packages that the steps need from an index. It is run together with the `third_party` steps,
+    whose result is shared with builds of other commits.
     """
 
     python: PythonRecipe | None = None
@@ -145,8 +144,8 @@ class Recipe:
     def third_party(self) -> Recipe:
         """The part that runs no code of the repository; useless without packages to install.
 
-        It goes without `variables`, which are those of the repository's tests: some tell a package manager where its
-        settings are, and with them whose packages everybody gets who asks for the same.
+        It has no `variables`, which are those of the repository's tests: some of them choose the settings of a package
+        manager, and with them the origin of packages that other commits would share.
         """
         steps = [step for step in self.steps if step.third_party]
         packages = (self.packages,) if self.packages is not None else ()
@@ -161,7 +160,7 @@ class Recipe:
 PythonVersion = tuple[int, int]
 
 NO_PYTHON: PythonVersion = (0, 0)
-"""The usual Python of a machine that has none."""
+"""The default Python of a machine without one."""
 _CLASSIFIER = re.compile(r"Programming Language :: Python :: (\d)\.(\d{1,2})")
 _TOX = re.compile(r"py(\d)\.?(\d{1,2})")
 _DOTTED = re.compile(r"(\d)\.(\d{1,2})(?:\.\d+|-dev|t)?")
@@ -169,10 +168,10 @@ _DOTTED = re.compile(r"(\d)\.(\d{1,2})(?:\.\d+|-dev|t)?")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """The toolchains of a machine: its usual Python, and all versions with their programs as commands find them.
+    """The toolchains of a machine: its default Python, and all versions with their programs as commands find them.
 
-    `pip_requires` is the Python that our own pip asks for; `programs` are toolchains, such as `npm` and `go`. One that
-    is an `image` was made for what runs in it: the packages of its Python count.
+    `pip_requires` is the Python that the fleet's own pip requires; `programs` are toolchains, such as `npm` and `go`.
+    In an `image`, the packages already installed for its Python are used.
     """
 
     default: PythonVersion
@@ -184,7 +183,7 @@ class Machine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """The version that was chosen, why, and the file that says so."""
+    """The chosen version, the reason, and the file that it is based on."""
 
     version: PythonVersion
     reason: str
@@ -200,15 +199,15 @@ def choose_python(
         machine: The toolchains.
         pinned: The text of `.python-version`.
         requires: `requires-python` and the file that has it.
-        tested: Versions that the repository names as those it is tested with, each with its file; in any of the forms
-            `3.11`, `py311` and a trove classifier.
+        tested: Versions that the repository is tested with, each with its file; in any of the forms `3.11`, `py311` and
+            a trove classifier.
     """
-    there = {machine.default, *machine.pythons}
+    available = {machine.default, *machine.pythons}
     named = _version(pinned.strip())
-    if named is not None and named in there:
+    if named is not None and named in available:
         return Choice(version=named, reason=f"Python {version_text(named)} is named there", source=".python-version")
     lacking = f"; .python-version names {version_text(named)}, which this machine lacks" if named else ""
-    fitting = {version for version in there if allows(requires[0], version)}
+    fitting = {version for version in available if allows(requires[0], version)}
     sources = {version: source for text, source in tested if (version := _version(text)) is not None}
 
     def chosen(version: PythonVersion, reason: str, source: str = "") -> Choice:

@@ -19,13 +19,9 @@ from swe_ai_fleet.tools.tests.inventory import is_test, parsed_toml, toml
 
 Table = Mapping[str, object]
 
-PACKAGE_LOCKS = frozenset(
-    {
-        *("uv.lock", "poetry.lock", "pdm.lock", "pylock.toml", "Pipfile.lock"),
-        *("package-lock.json", "npm-shrinkwrap.json", "pnpm-lock.yaml", "yarn.lock"),
-    }
-)
-_LOCKS = PACKAGE_LOCKS | {"go.sum", "Cargo.lock"}
+PYTHON_LOCKS = ("uv.lock", "poetry.lock", "pdm.lock", "pylock.toml", "Pipfile.lock")
+NODE_LOCKS = ("package-lock.json", "npm-shrinkwrap.json", "pnpm-lock.yaml", "yarn.lock")
+_LOCKS = frozenset({*PYTHON_LOCKS, *NODE_LOCKS, "go.sum", "Cargo.lock"})
 _MANIFESTS = frozenset(
     {
         *("pyproject.toml", "setup.py", "setup.cfg", "Pipfile", "hatch.toml", "pytest.ini", ".pytest.ini", "tox.ini"),
@@ -56,9 +52,9 @@ _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 class RepositoryFiles:
     """Paths relative to the repository's top, with the object id of each, and the text of those that were read.
 
-    `tree` identifies the whole content, `parent` is the commit's first one. `versions_tagged` says that a tag of the
-    commit's ancestry names a version; `submodules` are paths whose content is there, with what identifies it. `until`
-    is the day (ISO 8601) up to which releases of packages count, empty for a recent commit.
+    `tree` identifies the whole content, `parent` is the commit's first parent. `versions_tagged` says that a tag of the
+    commit or its ancestors names a version; `submodules` are paths with available content, and the ids of that. `until`
+    is the last day (ISO 8601) of releases of packages to use, empty for a recent commit.
     """
 
     tree: str = ""
@@ -70,19 +66,19 @@ class RepositoryFiles:
     submodules: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def text(self, path: str) -> str:
-        """The text of a file, empty where there is none or it was not read."""
+        """The text of a file; empty if it does not exist or was not read."""
         return self.texts.get(path, "")
 
     def toml(self, path: str) -> Table:
-        """A TOML document, empty where it cannot be parsed."""
+        """A TOML document; empty if it cannot be parsed."""
         return toml(self.text(path))
 
     def json(self, path: str) -> Table:
-        """A JSON object, empty where it cannot be parsed."""
+        """A JSON object; empty if it cannot be parsed."""
         return json_object(self.text(path))
 
     def yaml(self, path: str) -> Table:
-        """A YAML mapping without tags or aliases, empty where it cannot be parsed or is larger than 512 KiB."""
+        """A YAML mapping without tags or aliases; empty if it cannot be parsed or is larger than 512 KiB."""
         return parsed_yaml(self.text(path))
 
     def broken(self, path: str) -> bool:
@@ -111,7 +107,7 @@ class RepositoryFiles:
         return {joined(directory, place) for place in own if any(_matches(place, pattern) for pattern in patterns)}
 
     def nearest(self, directory: str, *names: str) -> str:
-        """The first of the names in a directory or the nearest one above it, as a path; empty where none is."""
+        """The path of the first of the names that exists in a directory or its nearest parent; empty if none does."""
         place = directory
         while True:
             if files := self.existing(place, *names):
@@ -121,20 +117,20 @@ class RepositoryFiles:
             place = place.rpartition("/")[0]
 
     def releases_until(self, directory: str) -> str:
-        """The day up to which releases count for a directory: `until` where no lock of Python or Node has its say."""
-        return "" if self.nearest(directory, *sorted(PACKAGE_LOCKS)) else self.until
+        """The last day of releases to use for a directory: `until`, unless it has a lock file of Python or Node."""
+        return "" if self.nearest(directory, *PYTHON_LOCKS, *NODE_LOCKS) else self.until
 
     def digest(self, paths: Iterable[str]) -> str:
-        """A digest of the files: whether each exists and what it holds."""
+        """A digest of the existence and content of files."""
         facts = "".join(f"{path}\0{self.files.get(path, '')}\n" for path in sorted(set(paths)))
         return hashlib.sha256(utf8(facts)).hexdigest()
 
 
 def parsed_yaml(text: str) -> Table:
-    """A YAML mapping, empty where it is none, has aliases, is nested deeper than people write or larger than 512 KiB.
+    """A YAML mapping; empty if it is none, has aliases, is nested deeper than 50 levels or larger than 512 KiB.
 
-    A few lines of aliases can stand for gigabytes; what composes a deep document recurses in C and takes the process
-    with it.
+    A few lines of aliases can expand to gigabytes, and parsing a deep document can crash the process: the parser
+    recurses in C.
     """
     if len(text) > _YAML_BYTES:
         return {}
@@ -150,7 +146,7 @@ def parsed_yaml(text: str) -> Table:
 
 
 def parsed_python(text: str) -> ast.Module | None:
-    """Python's source as a tree; None where it cannot be parsed."""
+    """The syntax tree of Python source; None if it cannot be parsed."""
     try:
         return parsed(ast.parse, text)
     except (SyntaxError, ValueError):
@@ -168,7 +164,7 @@ def _matches(place: str, pattern: str) -> bool:
 
 
 def joined(directory: str, path: str) -> str:
-    """A path below a directory; the top is the empty text."""
+    """A path below a directory; the top directory is the empty text."""
     return posixpath.normpath(posixpath.join(directory, path)) if directory else posixpath.normpath(path)
 
 
@@ -179,9 +175,9 @@ def inside(path: str) -> bool:
 
 def is_requirements(path: str) -> bool:
     """Whether a path looks like a list of requirements for pip."""
-    place = PurePosixPath(path)
-    here = _REQUIREMENTS.fullmatch(place.name) is not None
-    return here or (place.suffix in (".txt", ".in") and place.parent.name in _REQUIREMENT_DIRECTORIES)
+    file = PurePosixPath(path)
+    is_named = _REQUIREMENTS.fullmatch(file.name) is not None
+    return is_named or (file.suffix in (".txt", ".in") and file.parent.name in _REQUIREMENT_DIRECTORIES)
 
 
 def is_manifest(path: str) -> bool:
@@ -198,11 +194,11 @@ def is_manifest(path: str) -> bool:
 
 
 def is_native_source(path: str) -> bool:
-    """Whether a file goes into the building of an extension module."""
+    """Whether a file is a source of an extension module."""
     place = PurePosixPath(path)
     return place.suffix in _NATIVE or place.name in _NATIVE_NAMES
 
 
 def is_read(path: str) -> bool:
-    """Whether the text of a file helps detection: manifests, and tests that tell their runner."""
+    """Whether detection needs the text of a file: manifests, and tests, which show their runner."""
     return is_manifest(path) or is_test(path)

@@ -1,6 +1,6 @@
-"""Requirements of a repository: the requirement files that tests need, and lock files as pins.
+"""Requirements of a repository: the requirement files that tests need, and the pins of lock files.
 
-A lock pins one version for each package that an interpreter of a given version would get.
+The pins of a lock are the versions of packages that an interpreter of a given version would get.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _WANTED_IN_DIRECTORY = re.compile(
 )
 _TEST_DIRECTORIES = frozenset({"tests", "test", "testing"})
 _DIRECTORIES = frozenset({"requirements", "requirement", "reqs"})
-# pip takes a file of such a name for the package itself.
+# Names that pip takes for an archive file.
 _ARCHIVE = re.compile(r"\.(?:zip|whl|tar|tar\.\w+|t(?:bz|gz|xz|lz))(?![\w.])", re.I)
 _MAX_DEPTH = 6
 _MAX_LINES = 2000
@@ -38,11 +38,11 @@ _MAX_LINES = 2000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequirementFile:
-    """One list: its requirements, those of the lists that it includes among them.
+    """A requirements file with the requirements of the files that it includes.
 
-    `targets` are directories of the repository with their extras, as `-e` takes them; `constraints` files of pins.
-    `plain` says that pip may be given the file itself: without hashes, which a project in a directory has none of, and
-    without targets.
+    `targets` are directories of the repository with their extras, as `-e` takes them; `constraints` are files with
+    pins. `plain` says that pip can read the file itself: it has no targets, and no hashes, which pip would then require
+    for the project too.
     """
 
     path: str
@@ -53,7 +53,7 @@ class RequirementFile:
 
 
 def wanted_files(files: RepositoryFiles, directory: str) -> tuple[str, ...]:
-    """The requirement files in a directory that runs and tests need, by name; a `.in` only without its `.txt`."""
+    """The requirement files in a directory for running and testing, by their names; a `.in` only without its `.txt`."""
     prefix = f"{directory}/" if directory else ""
     lists = [path for path in files.texts if path.startswith(prefix) and _is_wanted(path.removeprefix(prefix))]
     return tuple(
@@ -68,12 +68,12 @@ def read_requirements(files: RepositoryFiles, path: str, directory: str = "") ->
     constraints: list[str] = []
     hashed = False
     pending = [(path, 0)]
-    seen: set[str] = set()
+    visited: set[str] = set()
     while pending and len(lines) < _MAX_LINES:
         current, depth = pending.pop(0)
-        if current in seen or depth > _MAX_DEPTH:
+        if current in visited or depth > _MAX_DEPTH:
             continue
-        seen.add(current)
+        visited.add(current)
         for raw in files.text(current).replace("\\\n", " ").splitlines():
             line = re.sub(r"(?:^|\s)#.*$", "", raw).strip()
             hashed = hashed or " --hash" in line
@@ -102,7 +102,7 @@ def read_requirements(files: RepositoryFiles, path: str, directory: str = "") ->
 
 
 def is_of_index(line: str) -> bool:
-    """Whether pip gets the package of a line from an index, whatever files have that name."""
+    """Whether pip would get the package of a line from an index, not from a file or URL."""
     named = line.partition(";")[0]
     return is_requirement(line) and "@" not in named and _ARCHIVE.search(named) is None
 
@@ -115,7 +115,7 @@ def is_plain(text: str) -> bool:
 
 
 def as_arguments(line: str) -> tuple[str, ...]:
-    """A line as arguments for pip; empty for a line that pip could take for an option."""
+    """A line as arguments for pip; empty for a line that pip could read as an option."""
     if line.startswith("-e ") and not line[3:].strip().startswith("-"):
         return ("-e", line[3:].strip())
     if line.startswith("-") or "\0" in line or "\n" in line:
@@ -150,9 +150,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 _NPM_NAME = re.compile(r"(?:@[A-Za-z0-9][\w.-]{0,100}/)?[A-Za-z0-9_][\w.-]{0,200}", re.A)
 _NPM_VERSION = re.compile(r"[0-9][0-9A-Za-z.+-]{0,100}")
 _INTEGRITY = re.compile(r"sha(?:1|256|384|512)-[A-Za-z0-9+/=]{20,100}")
-NODE_LOCKS = ("package-lock.json", "npm-shrinkwrap.json", "pnpm-lock.yaml", "yarn.lock")
-PYTHON_LOCKS = ("uv.lock", "poetry.lock", "pdm.lock", "pylock.toml", "Pipfile.lock")
-# Messages of pip about a conflicting pin, and about a pin that this interpreter cannot have.
+# Messages of pip about a conflicting pin, and about a pin that is not available for this interpreter.
 _CONSTRAINT = re.compile(r"\(constraint\) ([A-Za-z0-9][A-Za-z0-9._-]*)")
 _UNAVAILABLE = re.compile(
     r"(?:No matching distribution found for|satisfies the requirement|from) ([A-Za-z0-9][A-Za-z0-9._-]*)=="
@@ -182,7 +180,7 @@ class _Entry:
 def read_lock(files: RepositoryFiles, path: str, python: tuple[int, int]) -> dict[str, str]:
     """The pins of a lock file for an interpreter on this machine: versions by canonical name.
 
-    A package with several versions has none, as has an unreadable file.
+    A package with several versions has no pin, and an unreadable file has none.
     """
     readers = {
         "Pipfile.lock": _pipenv,
@@ -194,9 +192,9 @@ def read_lock(files: RepositoryFiles, path: str, python: tuple[int, int]) -> dic
     name = PurePosixPath(path).name
     document = files.json(path) if name == "Pipfile.lock" else files.toml(path)
     version = f"{python[0]}.{python[1]}"
-    here = {name: str(value) for name, value in default_environment().items()}
+    machine = {name: str(value) for name, value in default_environment().items()}
     # A later patch release than any that a marker names.
-    environment = {**here, "python_version": version, "python_full_version": f"{version}.99", "extra": ""}
+    environment = {**machine, "python_version": version, "python_full_version": f"{version}.99", "extra": ""}
     versions: dict[str, set[str]] = {}
     own: set[str] = set()
     for entry in readers[name](document):
@@ -219,9 +217,9 @@ def recorded_lock(lines: Iterable[str]) -> dict[str, str]:
 
 
 def recorded_line(name: str, version: str, digest: str) -> str:
-    """An installed package as a line for pip, with the SHA-256 of its archive where that is known; empty for none.
+    """An installed package as a line for pip, with the SHA-256 of its archive if that is known; empty if invalid.
 
-    Its arguments come from a build, whose code is untrusted.
+    The arguments come from a build, whose code is untrusted.
     """
     if not _PACKAGE.fullmatch(name) or not _is_version(version) or not version.isascii():
         return ""
@@ -232,8 +230,8 @@ def recorded_line(name: str, version: str, digest: str) -> str:
 def npm_lock(hidden: str) -> tuple[str, tuple[str, ...]]:
     """The packages that npm has installed, as a package-lock.json and as lines; both empty without a record.
 
-    `hidden` is the text of node_modules/.package-lock.json, which a build may have written as it liked. Packages of the
-    repository's own workspace are left out, as are those that are not named by a version.
+    `hidden` is the text of node_modules/.package-lock.json, which is untrusted: the build may have written it. Packages
+    of the repository's own workspace are left out, and packages without a version.
     """
     packages: dict[str, object] = {"": {}}
     lines: set[str] = set()
@@ -251,13 +249,13 @@ def npm_lock(hidden: str) -> tuple[str, tuple[str, ...]]:
 
 
 def offending_pins(output: str, pinned: Iterable[str]) -> frozenset[str]:
-    """The pinned packages that pip's output blames: in conflict, unavailable, or failing to build."""
+    """The pinned packages that conflict, are unavailable, or fail to build, by pip's output."""
     return _blamed(output, pinned, _CONSTRAINT, _UNAVAILABLE, _UNBUILDABLE)
 
 
-def unavailable_packages(output: str, asked: Iterable[str]) -> frozenset[str]:
+def unavailable_packages(output: str, requested: Iterable[str]) -> frozenset[str]:
     """The requested packages that are unavailable or fail to build, by pip's output."""
-    return _blamed(output, asked, _NO_DISTRIBUTION, _UNBUILDABLE)
+    return _blamed(output, requested, _NO_DISTRIBUTION, _UNBUILDABLE)
 
 
 def _blamed(output: str, names: Iterable[str], *patterns: re.Pattern[str]) -> frozenset[str]:
@@ -309,7 +307,7 @@ def _poetry(document: Table) -> Iterator[_Entry]:
         if kind not in ("git", "url", "file"):
             markers = package.get("markers")
             entry = _entry(package, python="python-versions", own=kind == "directory")
-            # For each group its own, or one for all.
+            # One marker for each group, or one for all.
             markers = tuple(strings(list(mapping(markers).values())) or strings(markers))
             yield replace(entry, markers=markers, requires_python=entry.requires_python.replace("*", ""))
 

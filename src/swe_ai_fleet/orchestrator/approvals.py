@@ -27,6 +27,7 @@ from swe_ai_fleet.domain.event import (
 )
 from swe_ai_fleet.domain.execution import ExecutionState, Fold
 from swe_ai_fleet.domain.task import Task, TaskKind
+from swe_ai_fleet.domain.text import check_length
 from swe_ai_fleet.domain.workflow import NodeStatus
 from swe_ai_fleet.ports import EventLog
 
@@ -164,15 +165,11 @@ def chosen(state: ExecutionState, answer: ApprovalResolution) -> ApprovalRequest
 
 def check_resolution(resolution: ApprovalResolution) -> None:
     """Refuse a decision with missing or too long texts. Raises InvalidRequest."""
-    if resolution.decision is ApprovalDecision.ADJUSTED and not resolution.text.strip():
+    adjusted = resolution.decision is ApprovalDecision.ADJUSTED
+    if adjusted and not resolution.text.strip():
         raise InvalidRequest("no adjustment given", field="adjustment", hint="describe what to do instead")
-    if len(resolution.text) > MAX_TEXT_CHARS:
-        field = "adjustment" if resolution.decision is ApprovalDecision.ADJUSTED else "comment"
-        raise InvalidRequest(
-            f"the text has {len(resolution.text)} characters", field=field, hint=f"at most {MAX_TEXT_CHARS}"
-        )
-    if len(resolution.approver) > MAX_APPROVER_CHARS:
-        raise InvalidRequest("the name is too long", field="approver", hint=f"at most {MAX_APPROVER_CHARS} characters")
+    check_length(resolution.text, MAX_TEXT_CHARS, field="adjustment" if adjusted else "comment")
+    check_length(resolution.approver, MAX_APPROVER_CHARS, field="approver")
     if resolution.approver == TIME_OUT:
         raise InvalidRequest(f"{TIME_OUT!r} is reserved", field="approver")
 

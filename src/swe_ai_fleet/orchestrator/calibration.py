@@ -29,7 +29,7 @@ def rated(outcomes: Iterable[WorkOutcome], model: str) -> list[Rated]:
         for outcome in outcomes
         if outcome.rating
         and outcome.metadata.get(VERIFIER_MODEL) == model
-        and (score := number_in(outcome.metadata.get(VERIFIER_SCORE, ""), 1)) is not None
+        and (score := number_in(outcome.metadata.get(VERIFIER_SCORE, ""), 0, 1)) is not None
     ]
 
 

@@ -127,7 +127,7 @@ class Checking:
             repository=self.work.repository,
             patch=candidate.artifacts.patch,
         )
-        command = await self.groundwork.laid()
+        command = await self.groundwork.commands()
         await self.work.journal.append(ChecksStarted(candidate_id=candidate.candidate_id, command=command))
         try:
             return await self.work.runs.check(assignment)

@@ -340,8 +340,8 @@ def _council(role: Role, key: str, value: object) -> Council:
         table = _Table.model_validate(value)
     except ValidationError as error:
         fault = error.errors(include_url=False, include_input=False)[0]
-        place = "".join(f"[{part}]" if isinstance(part, int) else f".{part[:64]}" for part in fault["loc"])
-        raise _fault(f"{key}{place}: {fault['msg']}", f"{key}{place}", hint="docs/councils.md") from None
+        path = "".join(f"[{part}]" if isinstance(part, int) else f".{part[:64]}" for part in fault["loc"])
+        raise _fault(f"{key}{path}: {fault['msg']}", f"{key}{path}", hint="docs/councils.md") from None
     if table.agents is not None and table.num_agents is not None:
         raise _fault("num_agents and agents are given both", f"{key}.num_agents", hint="leave one of them out")
     members: tuple[CouncilMember, ...] = ()

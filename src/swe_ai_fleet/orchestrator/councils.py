@@ -26,7 +26,7 @@ from swe_ai_fleet.domain.task import (
     Task,
     TaskKind,
 )
-from swe_ai_fleet.domain.text import check_identifier, nearest
+from swe_ai_fleet.domain.text import check_identifier, check_length, nearest
 
 TEMPERATURE = "temperature"
 INSTRUCTIONS = "instructions"
@@ -254,10 +254,7 @@ class CouncilRules:
     def check_member(self, council: Council, member: CouncilMember, where: str = "") -> None:
         """One member of a council; `where` is the prefix of the names of its fields."""
         check_identifier(member.agent_id, field=f"{where}agent_id")
-        if len(member.agent_id) > MAX_AGENT_ID_CHARS:
-            raise InvalidRequest(
-                "the agent id is too long", field=f"{where}agent_id", hint=f"at most {MAX_AGENT_ID_CHARS} characters"
-            )
+        check_length(member.agent_id, MAX_AGENT_ID_CHARS, field=f"{where}agent_id")
         if _RESERVED.fullmatch(member.agent_id):
             raise InvalidRequest(
                 f"{member.agent_id!r} is reserved for runs of the fleet",
@@ -316,7 +313,6 @@ def check_parameters(parameters: Mapping[str, str]) -> None:
             raise InvalidRequest(
                 f"unknown parameter {name[:64]!r}", field=where, hint=f"one of {', '.join(PARAMETERS)}"
             )
-        if len(value) > MAX_PARAMETER_CHARS:
-            raise InvalidRequest(f"{name} is too long", field=where, hint=f"at most {MAX_PARAMETER_CHARS} characters")
-        if name == TEMPERATURE and number_in(value, MAX_TEMPERATURE) is None:
+        check_length(value, MAX_PARAMETER_CHARS, field=where)
+        if name == TEMPERATURE and number_in(value, 0, MAX_TEMPERATURE) is None:
             raise InvalidRequest(f"{value[:64]!r} is not a temperature", field=where, hint=f"0 to {MAX_TEMPERATURE:g}")

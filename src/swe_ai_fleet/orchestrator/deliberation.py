@@ -80,7 +80,7 @@ class Deliberation:
     _entries: dict[str, Author] = field(default_factory=dict[str, Author])
     _solving: dict[str, asyncio.Task[Candidate]] = field(default_factory=dict[str, asyncio.Task[Candidate]])
     _convincing: str = ""
-    _looking: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _stopping: asyncio.Lock = field(default_factory=asyncio.Lock)
     _rejected: list[Candidate] = field(default_factory=list[Candidate])
 
     def __post_init__(self) -> None:
@@ -210,20 +210,18 @@ class Deliberation:
         solving = asyncio.create_task(self.work.runs.solve(assignment))
         self._solving[assignment.agent_id] = solving
         try:
-            return await solving
+            return await self.work.runs.or_loss(assignment.agent_id, solving)
         except asyncio.CancelledError:
             current = asyncio.current_task()
             if not self._convincing or (current is not None and current.cancelling()):
                 raise
             return None
-        except FleetError as error:
-            return await self.work.runs.lost(assignment.agent_id, error)
         finally:
             del self._solving[assignment.agent_id]
 
     async def _stop_needless(self) -> None:
         """Stop the agents that are still solving, once one of the candidates is convincing."""
-        async with self._looking:
+        async with self._stopping:
             candidates = [self._entries[name].candidate for name in sorted(self._entries)]
             reports = await self._checking.beside_each_other(candidates)
             convincing_ids = (

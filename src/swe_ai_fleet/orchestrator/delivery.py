@@ -323,7 +323,7 @@ class HandDeliveries:
     blobs: BlobStore
     workspaces: Repositories
     get: Callable[[str, str], Awaitable[ExecutionState]]
-    _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def deliver(self, tenant: str, execution_id: str, request: HandDelivery) -> Delivered:
         """Put a candidate on a branch. The same request again changes nothing.
@@ -332,7 +332,7 @@ class HandDeliveries:
         change, the branch is taken), PermissionDenied (the caller submitted the task, which requires verified
         candidates), PatchRejected, Unavailable.
         """
-        async with self._turn:
+        async with self._lock:
             state = await self.get(tenant, execution_id)
             candidate = state.candidates.get(request.candidate_id)
             if candidate is None:

@@ -23,15 +23,15 @@ from swe_ai_fleet.domain.subtask import Derivation
 from swe_ai_fleet.domain.task import (
     COUNCIL_ROUNDS,
     DEFAULT_TENANT,
-    MAX_DESCRIPTION_BYTES,
     Constraints,
     PinnedRepository,
     RepoRef,
     Role,
     Task,
     TaskKind,
+    check_description,
 )
-from swe_ai_fleet.domain.text import check_identifier
+from swe_ai_fleet.domain.text import check_identifier, check_length
 from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.orchestrator.queue import full_for
 from swe_ai_fleet.orchestrator.runs import PLANNER
@@ -58,15 +58,9 @@ class DerivationRequest:
 
     def check(self) -> None:
         """Raises InvalidRequest for a plan that cannot be split, naming the field."""
-        if not self.description.strip():
-            raise InvalidRequest("the task description is empty", field="task_description")
-        if len(self.description.encode()) > MAX_DESCRIPTION_BYTES:
-            raise InvalidRequest(
-                "the task description is too long", field="task_description", hint=f"at most {MAX_DESCRIPTION_BYTES}"
-            )
-        for name, text in (("case_id", self.case_id), ("plan_id", self.plan_id)):
-            if len(text) > MAX_NAME_CHARS:
-                raise InvalidRequest(f"{name} is too long", field=name, hint=f"at most {MAX_NAME_CHARS} characters")
+        check_description(self.description)
+        check_length(self.case_id, MAX_NAME_CHARS, field="case_id")
+        check_length(self.plan_id, MAX_NAME_CHARS, field="plan_id")
         if self.strategy not in STRATEGIES:
             hint = f"one of {', '.join(STRATEGIES)}"
             raise InvalidRequest(f"unknown strategy {self.strategy[:64]!r}", field="strategy", hint=hint)
@@ -200,8 +194,7 @@ class PlanningEvent:
     def check(self) -> None:
         """Raises InvalidRequest for an invalid event, naming the field and the way out."""
         check_identifier(self.event_id, field="event_id")
-        if len(self.event_id) > MAX_EVENT_ID_CHARS:
-            raise InvalidRequest("the event id is too long", field="event_id", hint=f"at most {MAX_EVENT_ID_CHARS}")
+        check_length(self.event_id, MAX_EVENT_ID_CHARS, field="event_id")
         if not self.event_type:
             raise InvalidRequest("no event type given", field="event_type", hint=f"such as {EVENT_TYPES[0]}")
         if self.leads_to_work:

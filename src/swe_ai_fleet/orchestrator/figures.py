@@ -182,7 +182,7 @@ class Gauges(_Sums):
     queued: int = 0
 
     def any(self) -> bool:
-        """Whether anything is not 0."""
+        """Whether any of them is not 0."""
         return bool(self.agents or self.driven or self.queued)
 
 
@@ -225,6 +225,12 @@ def _merge_at(into: dict[Key, Figures], key: Key, figures: Figures) -> None:
     into[key].merge(figures)
 
 
+def add_change(gauges: dict[Key, Gauges], key: Key, figures: Figures) -> None:
+    """Add the change of the gauges, where there is one."""
+    if figures.change.any():
+        gauges.setdefault(key, Gauges()).merge(figures.change)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tier:
     """The length of a tier's cells in seconds, and how long each is kept."""
@@ -254,8 +260,7 @@ class TierCells:
     def add(self, at: float, key: Key, figures: Figures) -> None:
         cell = int(at) // self.tier.cell_seconds * self.tier.cell_seconds
         if cell < self.dropped_until:
-            if figures.change.any():
-                self.before.setdefault(key, Gauges()).merge(figures.change)
+            add_change(self.before, key, figures)
             return
         _merge_at(self.cells.setdefault(cell, {}), key, figures)
 
@@ -267,8 +272,7 @@ class TierCells:
         self.dropped_until = until
         for cell in [cell for cell in self.cells if cell < until]:
             for key, figures in self.cells.pop(cell).items():
-                if figures.change.any():
-                    self.before.setdefault(key, Gauges()).merge(figures.change)
+                add_change(self.before, key, figures)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -340,8 +344,7 @@ class FigureHistory:
         for at, cell in tier_cells.cells.items():
             if at < start:
                 for key, figures in cell.items():
-                    if figures.change.any():
-                        gauges.setdefault(key, Gauges()).merge(figures.change)
+                    add_change(gauges, key, figures)
         return gauges
 
     def _settle(self) -> None:

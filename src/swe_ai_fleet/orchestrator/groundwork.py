@@ -55,31 +55,31 @@ class Groundwork:
 
     work: ExecutionContext
     usage: Usage = field(default_factory=Usage)
-    _laying: asyncio.Task[str] = field(init=False)
-    _listing: asyncio.Task[Checklist | None] = field(init=False)
+    _preparing: asyncio.Task[str] = field(init=False)
+    _making_checklist: asyncio.Task[Checklist | None] = field(init=False)
 
     async def __aenter__(self) -> Groundwork:
-        self._laying = asyncio.create_task(self._lay())
-        self._listing = asyncio.create_task(self._list())
+        self._preparing = asyncio.create_task(self._prepare())
+        self._making_checklist = asyncio.create_task(self._record_checklist())
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        self._laying.cancel()
-        self._listing.cancel()
-        await asyncio.gather(self._laying, self._listing, return_exceptions=True)
+        self._preparing.cancel()
+        self._making_checklist.cancel()
+        await asyncio.gather(self._preparing, self._making_checklist, return_exceptions=True)
 
-    async def laid(self) -> str:
+    async def commands(self) -> str:
         """Wait for the baseline; any number of tasks may wait, and cancelling one does not cancel the work.
 
         Returns the commands that run on the untouched commit and on every candidate. Raises Fenced, Unavailable.
         """
-        return await asyncio.shield(self._laying)
+        return await asyncio.shield(self._preparing)
 
     async def checklist(self) -> Checklist | None:
-        """The checklist, once its probes ran on the untouched commit; waits as `laid` does. None: the task has none."""
-        return await asyncio.shield(self._listing)
+        """The checklist, once its probes ran on the untouched commit; waits as `commands`. None: the task has none."""
+        return await asyncio.shield(self._making_checklist)
 
-    async def _list(self) -> Checklist | None:
+    async def _record_checklist(self) -> Checklist | None:
         recorded = self.work.known.checklist
         if recorded is None and not (self.work.task.probes and self._may_ask and not self.work.known.ranking):
             return None
@@ -125,7 +125,7 @@ class Groundwork:
             return replace(checklist, error=str(error)[:_REASON_CHARS])
 
     async def _probed_on_base(self, checklist: Checklist) -> Examination:
-        await self.laid()
+        await self.commands()
         return await self.work.runs.check(
             ExamineAssignment(
                 execution_id=self.work.task.execution_id,
@@ -136,11 +136,11 @@ class Groundwork:
             )
         )
 
-    async def _lay(self) -> str:
+    async def _prepare(self) -> str:
         state = self.work.known
         baseline = state.baseline
         if baseline is None:
-            baseline = await self._first()
+            baseline = await self._first_baseline()
         if state.environment_run is not None:
             self.usage += state.environment_run.usage
         elif baseline is not None and self._may_help(baseline):
@@ -152,7 +152,7 @@ class Groundwork:
     def _named_checks(self) -> str:
         return "; ".join(check.command for check in self.work.task.constraints.checks)[:_COMMAND_CHARS]
 
-    async def _first(self) -> Baseline | None:
+    async def _first_baseline(self) -> Baseline | None:
         """Make and record the baseline, or record the fault that prevents it."""
         await self.work.journal.append(ChecksStarted(command=self._named_checks))
         try:
@@ -177,7 +177,7 @@ class Groundwork:
 
     async def _improve(self, before: Baseline) -> Baseline:
         """Record an environment run, whose proposal is tried; returns the baseline to use."""
-        run, after = await self._run(before)
+        run, after = await self._run_environment(before)
         self.usage += run.usage
         if run.answered:
             # An empty result is kept too, so that no later execution tries again.
@@ -193,7 +193,7 @@ class Groundwork:
     def _source(self) -> str:
         return f"{self.work.task.execution_id}/{ENVIRONMENT}"
 
-    async def _run(self, before: Baseline) -> tuple[EnvironmentRun, Baseline | None]:
+    async def _run_environment(self, before: Baseline) -> tuple[EnvironmentRun, Baseline | None]:
         """The run, and the baseline with its proposal; None where there is no proposal to try."""
         run = EnvironmentRun(agent_id=ENVIRONMENT, before=before.line)
         try:

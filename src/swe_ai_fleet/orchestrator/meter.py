@@ -19,7 +19,7 @@ from swe_ai_fleet.domain.errors import InvalidRequest, Unavailable
 from swe_ai_fleet.domain.event import StoredEvent
 from swe_ai_fleet.following import Follower
 from swe_ai_fleet.orchestrator import figures, metrics_fold
-from swe_ai_fleet.orchestrator.figures import Cell, FigureHistory, Figures, Gauges, Key, Tier
+from swe_ai_fleet.orchestrator.figures import Cell, FigureHistory, Figures, Gauges, Key, Tier, add_change
 from swe_ai_fleet.orchestrator.metrics_fold import MetricNames, MetricsFold
 from swe_ai_fleet.snapshots import Snapshots
 
@@ -142,8 +142,7 @@ class Meter:
             at = min(counted.at, now)
             self._state.history.add(at, counted.key, counted.figures, now=now)
             self._state.days.add(stored.event.tenant, at, counted.figures.usage.total_tokens)
-            if counted.figures.change.any():
-                self._state.gauges.setdefault(counted.key, Gauges()).merge(counted.figures.change)
+            add_change(self._state.gauges, counted.key, counted.figures)
         return stored.sequence
 
     def running(self, tenant: str, execution_id: str) -> Usage:

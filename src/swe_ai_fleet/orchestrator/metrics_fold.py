@@ -101,7 +101,7 @@ class OpenRun:
         self.since = at
         return True
 
-    def uncounted(self, total: Usage) -> Usage:
+    def untold(self, total: Usage) -> Usage:
         """The part of a run's total that its events did not have: its sub-agents' calls, and the cost."""
         counted = self.counted
         return Usage(
@@ -267,9 +267,9 @@ class MetricsFold:
 
     def _run_ended(self, run: OpenRun, body: RunFinished, at: float, *, in_words: bool) -> Figures:
         """The figures of a run that ended; `in_words`: its answer is a reply without calls."""
-        running, uncounted = run.pause(at), run.uncounted(body.usage)
+        running, untold = run.pause(at), run.untold(body.usage)
         stops = Counter({str(body.stop_reason): 1})
-        figures = Figures(usage=uncounted, stops=stops, change=Gauges(agents=-int(running)))
+        figures = Figures(usage=untold, stops=stops, change=Gauges(agents=-int(running)))
         match body.stop_reason:
             case StopReason.FINAL_ANSWER | StopReason.AWAITING_APPROVAL:
                 figures.agents_succeeded = 1
@@ -279,9 +279,9 @@ class MetricsFold:
                 figures.agents_cancelled = 1
             case _:
                 figures.agents_failed = 1
-        if run.model and (uncounted.cost or uncounted.total_tokens):
+        if run.model and (untold.cost or untold.total_tokens):
             # Without a latency, which is not known for single calls of sub-agents.
-            figures.models[self.models.of(run.model)] = ModelFigures(calls=uncounted.model_calls, usage=uncounted)
+            figures.models[self.models.of(run.model)] = ModelFigures(calls=untold.model_calls, usage=untold)
         return figures.add_duration("agent", run.worked * 1000)
 
 

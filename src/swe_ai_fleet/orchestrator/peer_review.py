@@ -79,7 +79,7 @@ class PeerReview:
     spending: TaskSpending
     answers: dict[str, str] = field(default_factory=dict[str, str])
     votes: dict[str, Vote] = field(default_factory=dict[str, Vote])
-    _about: dict[str, dict[str, Critique]] = field(default_factory=dict[str, dict[str, Critique]])
+    _by_diff: dict[str, dict[str, Critique]] = field(default_factory=dict[str, dict[str, Critique]])
     _reports: Mapping[str, CheckReport] = field(default_factory=dict[str, CheckReport])
     _revised: set[str] = field(default_factory=set[str])
     _authors: dict[str, str] = field(default_factory=dict[str, str])
@@ -90,7 +90,7 @@ class PeerReview:
         return tuple(
             replace(critique, candidate_id=candidate_id)
             for diff, candidate_id in by_diff.items()
-            for critique in self._about.get(diff, {}).values()
+            for critique in self._by_diff.get(diff, {}).values()
         )
 
     def _report(self, entry: Author) -> CheckReport:
@@ -158,9 +158,8 @@ class PeerReview:
         for author, reviewer in pairs(
             tuple(diffs), diffs, [*subjects_by_author], turn=number - 1, peers=peers_for(best, len(subjects_by_author))
         ):
-            requests.setdefault(reviewer, {})[subjects_by_author[author].candidate.candidate_id] = subjects_by_author[
-                author
-            ]
+            subject = subjects_by_author[author]
+            requests.setdefault(reviewer, {})[subject.candidate.candidate_id] = subject
         await self._ask(number, entries, requests)
 
     async def _review_again(self, number: int, revisions: Sequence[_Rework], current: Sequence[Author]) -> None:
@@ -176,7 +175,7 @@ class PeerReview:
                 continue
             before, after = revised.before.candidate.diff_digest, revised.after.candidate.diff_digest
             refused = not self.checking.reports[revised.before.candidate.candidate_id].accepted
-            earlier = self._about.get(after, {}) if revised.kept else {}
+            earlier = self._by_diff.get(after, {}) if revised.kept else {}
             for critique in self._critiques_of(revised.before):
                 reviewer = critique.reviewer_id
                 if (critique.objects or refused) and reviewer not in earlier and own[reviewer] != after:
@@ -184,7 +183,7 @@ class PeerReview:
                         candidate=revised.after.candidate, report=self._report(revised.after), earlier=critique
                     )
                     requests.setdefault(reviewer, {})[revised.after.candidate.candidate_id] = subject
-            self._about[after] = {**self._about.get(before, {}), **self._about.get(after, {})}
+            self._by_diff[after] = {**self._by_diff.get(before, {}), **self._by_diff.get(after, {})}
         await self._ask(number, current, requests, again=True)
 
     async def _ask(self, number: int, entries: Sequence[Author], requests: _Requests, *, again: bool = False) -> None:
@@ -221,7 +220,7 @@ class PeerReview:
             diffs = {subject.candidate.candidate_id: subject.candidate.diff_digest for subject in assignment.subjects}
             for critique in review.critiques:
                 self.spending.usage += critique.usage
-                about = self._about.setdefault(diffs[critique.candidate_id], {})
+                about = self._by_diff.setdefault(diffs[critique.candidate_id], {})
                 if not critique.error or reviewer not in about:
                     about[reviewer] = critique
             if review.vote is not None:
@@ -234,7 +233,7 @@ class PeerReview:
         left_out = {reviewer.candidate.diff_digest} | {other.candidate.diff_digest for other in requests.values()}
         for entry in entries:
             diff = entry.candidate.diff_digest
-            earlier = self._about.get(diff, {}).get(reviewer.author)
+            earlier = self._by_diff.get(diff, {}).get(reviewer.author)
             if earlier is not None and not earlier.error and diff not in left_out:
                 left_out.add(diff)
                 yield Subject(candidate=entry.candidate, report=self._report(entry), earlier=earlier, settled=True)
@@ -282,7 +281,7 @@ class PeerReview:
     def _critiques_of(self, entry: Author) -> list[Critique]:
         """The valid critiques of an author's diff."""
         return [
-            critique for critique in self._about.get(entry.candidate.diff_digest, {}).values() if not critique.error
+            critique for critique in self._by_diff.get(entry.candidate.diff_digest, {}).values() if not critique.error
         ]
 
     def _must_revise(self, entry: Author) -> bool:

@@ -142,7 +142,7 @@ class ConcurrencyLimiter:
     sharers: Callable[[str], Collection[str]] = lambda _: ()
     taken: Counter[str] = field(default_factory=Counter[str])
     _lines: dict[str, deque[object]] = field(default_factory=dict[str, deque[object]])
-    _left: asyncio.Event = field(default_factory=asyncio.Event)
+    _released: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def run(self, assignment: Assignment[T]) -> T:
         """See `Fleet.run`; checks and single calls of tools take no agent slot.
@@ -173,7 +173,7 @@ class ConcurrencyLimiter:
         line.append(ticket)
         try:
             while line[0] is not ticket or self.taken[tenant] >= self._slots(tenant):
-                released = self._left
+                released = self._released
                 with suppress(TimeoutError):
                     async with asyncio.timeout(LOOK_SECONDS):
                         await released.wait()
@@ -209,7 +209,7 @@ class ConcurrencyLimiter:
         return max(self.taken[assignment.task.tenant], assignment.task.num_agents, 1)
 
     def _changed(self) -> None:
-        released, self._left = self._left, asyncio.Event()
+        released, self._released = self._released, asyncio.Event()
         released.set()
 
 

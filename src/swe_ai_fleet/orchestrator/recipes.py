@@ -26,13 +26,13 @@ class Recipes:
 
     def __init__(self, store: KeyValue | None = None) -> None:
         self._store = store
-        self._own: dict[str, EnvironmentProposal] = {}
+        self._local: dict[str, EnvironmentProposal] = {}
 
     async def find(self, tenant: str, key: str) -> EnvironmentProposal | None:
         """The proposal of a key; None where there is none, or the store does not answer."""
         name = _name(tenant, key)
         if self._store is None:
-            return self._own.get(name)
+            return self._local.get(name)
         try:
             entry = await self._store.get(name)
             return from_json(EnvironmentProposal, entry.value) if entry is not None else None
@@ -43,7 +43,7 @@ class Recipes:
     async def keep(self, tenant: str, key: str, proposal: EnvironmentProposal) -> None:
         """Store a proposal for all executions of the tenant. Raises Unavailable."""
         if self._store is None:
-            self._own[_name(tenant, key)] = proposal
+            self._local[_name(tenant, key)] = proposal
         else:
             await self._store.put(_name(tenant, key), to_json(proposal))
 

@@ -241,8 +241,8 @@ def find_context(settings: Settings | ClientSettings, *, server: str = "", token
         if fleet is None or not fleet.context
         else [FleetAddress(address=fleet.context, token=fleet.token, pid=fleet.pid, tls=fleet.tls)]
     )
-    if (alone := _address_in(settings.home / "context.json")) is not None:
-        services.append(alone)
+    if (standalone := _address_in(settings.home / "context.json")) is not None:
+        services.append(standalone)
     address = server or settings.context_url
     if not address:
         return services[0] if services else None

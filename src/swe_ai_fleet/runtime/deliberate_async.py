@@ -111,10 +111,10 @@ class DeliberateAsync:
             Unavailable: No fleet answers.
         """
         request = self._request(task_id, task, context, dict(constraints or {}), num_agents)
-        place = find_fleet(self._settings, server=self._server, token=self._token)
-        if place is None:
+        fleet = find_fleet(self._settings, server=self._server, token=self._token)
+        if fleet is None:
             raise Unavailable(f"no fleet is running in {self._settings.home}", field="server", hint=_START_HINT)
-        answer = await _submitted(place, request)
+        answer = await _submit(fleet, request)
         status = pb.DeliberationStatus.Name(answer.status).removeprefix(_STATUS)
         return Accepted(task_id=answer.task_id, execution_id=answer.execution_id, status=status)
 
@@ -171,14 +171,14 @@ def constraints_message(constraints: Mapping[str, object]) -> pb.TaskConstraints
     )
 
 
-async def _submitted(place: FleetAddress, request: pb.SubmitTaskRequest) -> pb.SubmitTaskResponse:
-    metadata = (("authorization", f"Bearer {place.token}"),) if place.token else ()
-    async with open_channel(place.address, place.tls, options=[("grpc.enable_http_proxy", 0)]) as channel:
+async def _submit(fleet: FleetAddress, request: pb.SubmitTaskRequest) -> pb.SubmitTaskResponse:
+    metadata = (("authorization", f"Bearer {fleet.token}"),) if fleet.token else ()
+    async with open_channel(fleet.address, fleet.tls, options=[("grpc.enable_http_proxy", 0)]) as channel:
         stub = cast("Any", OrchestratorServiceStub)(channel)
         try:
             answer = await stub.SubmitTask(request, metadata=metadata, timeout=ACCEPTANCE_SECONDS)
         except grpc.aio.AioRpcError as error:
-            raise _fault(error, place.address) from error
+            raise _fault(error, fleet.address) from error
     return cast("pb.SubmitTaskResponse", answer)
 
 

@@ -136,7 +136,7 @@ def read_gpus(output: str) -> tuple[GpuStatus, ...]:
         cells = [cell.strip() for cell in line.split(",")]
         if len(cells) != len(_GPU_FIELDS.split(",")) or not (cells[0].isascii() and cells[0].isdecimal()):
             continue
-        utilization, used, total = (number_in(cell, 1e15) for cell in cells[2:])
+        utilization, used, total = (number_in(cell, 0, 1e15) for cell in cells[2:])
         gpu_statuses.append(
             GpuStatus(
                 index=int(cells[0]),

@@ -112,12 +112,12 @@ class RecordedGate:
 
 
 class RecordedNews:
-    """The baseline as a recorded run was told of it: the same text, before the same reply."""
+    """The baseline as the recorded run received it: the same text, before the same reply."""
 
     def __init__(self, run: RunState, failing: Collection[str]) -> None:
         self._run, self._failing = run, failing
         opening = len(run.started.messages) if run.started else 0
-        self._told = _news_in(run.messages[:opening]) != ""
+        self._received = _news_in(run.messages[:opening]) != ""
         self._next = 0
         self._texts: list[str] = []
         text = ""
@@ -130,7 +130,7 @@ class RecordedNews:
     async def text(self) -> str:
         text = self._texts[self._next] if self._next < len(self._texts) else ""
         self._next += 1
-        self._told = self._told or bool(text)
+        self._received = self._received or bool(text)
         return text
 
     async def last_look(self, steps: Sequence[Step]) -> str:
@@ -139,8 +139,8 @@ class RecordedNews:
         return next((text.removeprefix(LAST_LOOK_TITLE) for text in texts if text.startswith(LAST_LOOK_TITLE)), "")
 
     async def failing(self) -> Collection[str] | None:
-        """The tests that fail on the untouched commit; None until the run was told."""
-        return self._failing if self._told else None
+        """The tests that fail on the untouched commit; None until the run received it."""
+        return self._failing if self._received else None
 
 
 def _news_in(messages: Sequence[Message]) -> str:

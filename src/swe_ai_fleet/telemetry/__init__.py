@@ -1,4 +1,4 @@
-"""What operators see of a process: log lines, traces, metrics. Set up once at a process edge."""
+"""Log lines, traces and metrics of a process for operators. Set up once at a process edge."""
 
 from swe_ai_fleet.telemetry.logs import configure_logging
 from swe_ai_fleet.telemetry.process import Telemetry, open_telemetry, own_telemetry

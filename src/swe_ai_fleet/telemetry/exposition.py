@@ -1,6 +1,6 @@
-"""The exposition of a process: its metrics, for Prometheus, on a port of their own.
+"""The metrics of a process, served to Prometheus on a separate port.
 
-The process counts itself what nothing else has the figure of: calls, requests, writes.
+The process itself counts calls, requests and writes; sources add further figures.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ if TYPE_CHECKING:
     from aiohttp import web
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
-"""Upper bounds of what ought to be fast."""
+"""Bucket bounds for fast operations."""
 Source = Callable[[], Awaitable[Iterable[Metric]]]
-"""Figures as they are when somebody asks."""
+"""Returns the current figures for a scrape."""
 SOURCE_SECONDS = 5.0
-"""The longest that one source may take: Prometheus waits ten seconds for all of them."""
+"""The time limit of one source: Prometheus waits ten seconds for all of them."""
 _log = structlog.get_logger(__name__)
 
 
 class Instruments:
-    """Counters and histograms of one process. Labels are of closed sets; no id is among them."""
+    """Counters and histograms of one process. Labels have closed sets of values, never ids."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._grpc = Counter(
@@ -75,12 +75,12 @@ class Instruments:
         )
 
     def appended(self, seconds: float) -> None:
-        """An event became durable."""
+        """Count an event that became durable."""
         self._append.observe(seconds)
 
     @contextmanager
     def grpc_open(self, service: str, method: str) -> Generator[None]:
-        """A call is under way within."""
+        """Within the context, count a call as in flight."""
         gauge = self._grpc_open.labels(service, method)
         gauge.inc()
         try:
@@ -89,18 +89,18 @@ class Instruments:
             gauge.dec()
 
     def grpc_ended(self, service: str, method: str, code: str, seconds: float) -> None:
-        """A call ended."""
+        """Count a call that ended."""
         self._grpc.labels(service, method, code).inc()
         self._grpc_seconds.labels(service, method).observe(seconds)
 
     def http_ended(self, method: str, route: str, status: int, seconds: float) -> None:
-        """A request was answered; `route` is the pattern of its path."""
+        """Count an answered request; `route` is the pattern of its path."""
         self._http.labels(method, route, str(status)).inc()
         self._http_seconds.labels(method, route).observe(seconds)
 
 
 class Exposition:
-    """What this process counts itself, and what its sources say when somebody asks."""
+    """The metrics of this process: its own counters, and those of its sources at each scrape."""
 
     def __init__(self) -> None:
         self.url = ""
@@ -110,11 +110,11 @@ class Exposition:
         PlatformCollector(registry=self._registry)
         GCCollector(registry=self._registry)
         self._sources: dict[str, Source] = {}
-        self._asking = asyncio.Lock()
+        self._scraping = asyncio.Lock()
 
     @contextmanager
     def source(self, name: str, source: Source) -> Generator[None]:
-        """Within, a source is asked, too; in the place of one that has the name already."""
+        """Within the context, add a source; it replaces one of the same name."""
         before = self._sources.get(name)
         self._sources[name] = source
         try:
@@ -126,13 +126,13 @@ class Exposition:
                 self._sources[name] = before
 
     async def text(self, accept: str = "") -> tuple[bytes, str]:
-        """All of it, in the format that an `Accept` header asks for, and its content type.
+        """All metrics in the format of an `Accept` header, and their content type.
 
         A source that fails or takes too long is left out, and `fleet_scrape_source_up` says so.
         """
         encode, content_type = choose_encoder(accept[:1_000])
-        # One at a time: who asks more often than this answers gets no more work out of it.
-        async with self._asking:
+        # One scrape at a time, so that frequent scrapes cannot multiply the work.
+        async with self._scraping:
             sources = dict(self._sources)
             answers = await asyncio.gather(*(_collect_from(name, source) for name, source in sources.items()))
         up = GaugeMetricFamily("fleet_scrape_source_up", "Whether a source of metrics answered.", labels=["source"])
@@ -140,12 +140,12 @@ class Exposition:
         for name, answer in zip(sources, answers, strict=True):
             up.add_metric([name], float(answer is not None))
             families += answer or ()
-        # Thousands of series at worst, which calls need not wait for.
-        return await asyncio.to_thread(encode, cast("Any", _Whole(self._registry, families))), content_type
+        # In a thread: there may be thousands of series.
+        return await asyncio.to_thread(encode, cast("Any", _CombinedRegistry(self._registry, families))), content_type
 
 
-class _Whole:
-    """What an encoder takes for a registry."""
+class _CombinedRegistry:
+    """A registry for an encoder, of own and sources' metrics."""
 
     def __init__(self, registry: CollectorRegistry, families: list[Metric]) -> None:
         self._registry = registry
@@ -153,7 +153,7 @@ class _Whole:
 
     def collect(self) -> Iterable[Metric]:
         for family in self._registry.collect():
-            # When a series began is told by its first sample; a series more for each would say no more.
+            # The first sample of a series already shows its beginning; `_created` would double the series.
             family.samples = [sample for sample in family.samples if not sample.name.endswith("_created")]
             yield family
         yield from self._families
@@ -171,17 +171,17 @@ async def _collect_from(name: str, source: Source) -> list[Metric] | None:
 
 
 PORTS = 16
-"""So many ports from the one that is set on are tried: one machine has several processes."""
+"""Ports tried from the configured one on: one machine has several processes."""
 
 
 @asynccontextmanager
 async def open_exposition(listen: str) -> AsyncGenerator[Exposition]:
-    """Answer `GET /metrics` on `host:port` (port 0: any free one) until the context ends; nothing else is there.
+    """Serve `GET /metrics`, and nothing else, on `host:port` (port 0: any free one) until the context ends.
 
-    Of several processes each takes the next port that is free, `PORTS` of them at most, and then any.
+    If the port is taken, the next `PORTS` - 1 are tried, then any free one.
 
     Raises:
-        PreconditionFailed: The address is none, or cannot be bound for another reason than that somebody has it.
+        PreconditionFailed: The address is malformed, or cannot be bound although it is not in use.
     """
     from aiohttp import web
 
@@ -201,8 +201,8 @@ async def open_exposition(listen: str) -> AsyncGenerator[Exposition]:
             raise PreconditionFailed(
                 f"{listen[:80]!r} is not a valid address", field="metrics_listen", hint="host:port"
             )
-        tried = [number for number in range(int(port), int(port) + PORTS) if number < 65_536] if int(port) else []
-        for number in (*tried, 0):
+        ports = [number for number in range(int(port), int(port) + PORTS) if number < 65_536] if int(port) else []
+        for number in (*ports, 0):
             try:
                 await web.TCPSite(runner, host.strip("[]") or None, number).start()
                 break
@@ -213,14 +213,14 @@ async def open_exposition(listen: str) -> AsyncGenerator[Exposition]:
                     ) from error
         bound = cast("tuple[str, int]", runner.addresses[0])
         exposition.url = f"http://{f'[{bound[0]}]' if ':' in bound[0] else bound[0]}:{bound[1]}/metrics"
-        if tried and bound[1] != tried[0]:
+        if ports and bound[1] != ports[0]:
             _log.warning("metrics.port_taken", asked=listen, url=exposition.url)
         yield exposition
     finally:
         await runner.cleanup()
 
 
-_MOST_BYTES = 1024 * 1024
+_MAX_BYTES = 1024 * 1024
 
 
 CERTIFICATES = {
@@ -231,17 +231,17 @@ CERTIFICATES = {
     "nats": "nats_cert",
     "nats_ca": "nats_ca",
 }
-"""The settings that name certificate files, by what those are for."""
+"""The settings for certificate files, by the use of the certificate."""
 
 
 def certificates(settings: Settings) -> Mapping[str, Path]:
-    """The certificate files that settings name, by what they are for."""
+    """The configured certificate files, by their use."""
     named = {use: getattr(settings, setting) for use, setting in CERTIFICATES.items()}
     return {use: path for use, path in named.items() if path is not None}
 
 
 async def certificate_figures(files: Mapping[str, Path]) -> Iterable[Metric]:
-    """The end of each file's certificate that ends first; a file that cannot be read counts as ended in 1970."""
+    """The earliest expiry of the certificates in each file; an unreadable file counts as expired in 1970."""
     ends = GaugeMetricFamily(
         "fleet_certificate_expiry_timestamp_seconds",
         "When the first certificate of a file ends, in seconds since 1970; 0: it cannot be read.",
@@ -253,12 +253,12 @@ async def certificate_figures(files: Mapping[str, Path]) -> Iterable[Metric]:
 
 
 def expiry(path: Path) -> float:
-    """When the first certificate of a PEM file ends, in seconds since 1970; 0 where it cannot be read."""
+    """The earliest expiry of the certificates in a PEM file, in seconds since 1970; 0 for an unreadable file."""
     from cryptography import x509
 
     try:
         with path.open("rb") as file:
-            chain = x509.load_pem_x509_certificates(file.read(_MOST_BYTES))
+            chain = x509.load_pem_x509_certificates(file.read(_MAX_BYTES))
     except (OSError, ValueError):
         return 0.0
     return min(certificate.not_valid_after_utc.timestamp() for certificate in chain)

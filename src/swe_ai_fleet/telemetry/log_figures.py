@@ -1,4 +1,4 @@
-"""The figures of the log as Prometheus has them: what the meter counted, read when somebody asks."""
+"""The meter's figures of the event log as Prometheus metrics, computed at each scrape."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _KINDS = ("deliberation", "orchestration", "workflow")
 
 
 def log_figures(meter: Meter) -> Iterable[Metric]:
-    """Everything that the meter counted. Each orchestrator reads the same log, so these are the same from each:
+    """All figures of the meter. Every orchestrator reads the same log and has the same figures,
 
-    a query takes `max` over instances, never `sum`.
+    so a query must use `max` over instances, never `sum`.
     """
     totals = meter.totals()
     whole = Figures()
@@ -138,7 +138,7 @@ def _tools(whole: Figures) -> Iterable[Metric]:
 
 
 def _add(family: HistogramMetricFamily, labels: list[str], sketch: Sketch | None, bounds: tuple[float, ...]) -> None:
-    """Add a series, with no duration in it where nothing was counted: a rate begins at nothing."""
+    """Add a series, an empty one where nothing was counted, so that rates begin at 0."""
     sketch = sketch or Sketch()
     counts, total = sketch.histogram([1_000 * bound for bound in bounds])
     buckets = [(str(bound), count) for bound, count in zip(bounds, counts, strict=True)]

@@ -18,23 +18,23 @@ _HANDLER = "fleet"
 _MAX_DEPTH = 6
 _UVICORN = ("uvicorn", "uvicorn.error", "uvicorn.access")
 _QUIET = ("httpx", "httpcore", "urllib3", "asyncio", "grpc._cython.cygrpc", "opentelemetry.exporter", "filelock")
-"""Loggers whose notes of below a warning tell an operator nothing."""
+"""Loggers whose lines below a warning are of no use to an operator."""
 
 _Line = MutableMapping[str, Any]
 
 
 def configure_logging(level: str, form: LogFormat = "auto", *, mask: Callable[[str], str] | None = None) -> None:
-    """Send this process's log lines to standard error, those of the libraries it stands on among them.
+    """Write this process's log lines, including those of libraries, to standard error.
 
-    A line has `ts`, `level`, `event`, and the ids of what it is about where they are known: `tenant`, `execution_id`,
-    `agent_id`, `trace_id`, `span_id`.
+    A line has `ts`, `level`, `event`, and the known ids of its subject: `tenant`, `execution_id`, `agent_id`,
+    `trace_id`, `span_id`.
 
     Args:
-        level: The least level that is told: debug, info, warning or error. Of libraries, warnings and worse.
-        form: `json`, one object a line; `text`, for readers; `auto`, text for terminals and JSON otherwise.
+        level: The lowest level: debug, info, warning or error. Lines of libraries need at least warning.
+        form: `json`, one object per line; `text`, for people; `auto`, text for terminals and JSON otherwise.
 
     Raises:
-        ValueError: There is no such level.
+        ValueError: The level is unknown.
     """
     numbers = logging.getLevelNamesMapping()
     if level.upper() not in numbers:
@@ -56,7 +56,7 @@ def configure_logging(level: str, form: LogFormat = "auto", *, mask: Callable[[s
     )
     _libraries(number, before, last)
     if mask is not None:
-        # What ends the process is told by the interpreter otherwise, in whatever words it was raised with.
+        # Otherwise the interpreter prints the exception that ends the process unmasked.
         sys.excepthook = _crashed
 
 
@@ -68,7 +68,7 @@ def _crashed(kind: type[BaseException], error: BaseException, traceback: Traceba
 
 
 def _libraries(level: int, before: list[Any], last: list[Any]) -> None:
-    """The standard library's loggers, in the same form."""
+    """Configure the standard library's loggers to the same format."""
     handler = logging.StreamHandler(sys.stderr)
     handler.set_name(_HANDLER)
     formatter = structlog.stdlib.ProcessorFormatter(
@@ -87,18 +87,18 @@ def _libraries(level: int, before: list[Any], last: list[Any]) -> None:
         logger.propagate = True
     for name in _QUIET:
         logging.getLogger(name).setLevel(logging.WARNING)
-    logging.getLogger("asyncio").addFilter(_tells_something)
-    # Drivers that write hosts and ports of databases to standard error themselves; our own lines say what failed.
+    logging.getLogger("asyncio").addFilter(_is_useful)
+    # This driver writes hosts and ports of databases to standard error; our own lines say what failed.
     logging.getLogger("neo4j").setLevel(logging.CRITICAL)
 
 
-def _tells_something(record: logging.LogRecord) -> bool:
-    # What asyncio says of each connection that was raised to TLS when it ends; nobody can do anything about it.
+def _is_useful(record: logging.LogRecord) -> bool:
+    # asyncio warns so about the end of every connection upgraded to TLS; no one can do anything about it.
     return "returning true from eof_received()" not in str(record.msg)
 
 
 def _with_trace(_: object, __: str, line: _Line) -> _Line:
-    """The ids of the span that the line was written in. Nothing is loaded for it where nothing is traced."""
+    """Add the ids of the current span. OpenTelemetry is not imported for this if nothing is traced."""
     trace = sys.modules.get("opentelemetry.trace")
     if trace is not None:
         context = trace.get_current_span().get_span_context()
@@ -116,7 +116,7 @@ def _with_logger(_: object, __: str, line: _Line) -> _Line:
 
 
 def _readable(mask: Callable[[str], str] | None) -> list[Any]:
-    # Without the values of variables, which may be tokens.
+    # Tracebacks without the values of variables, which may be tokens.
     console = structlog.dev.ConsoleRenderer(
         exception_formatter=structlog.dev.plain_traceback, timestamp_key="ts", colors=sys.stderr.isatty()
     )
@@ -135,7 +135,7 @@ def _as_json(mask: Callable[[str], str] | None) -> list[Any]:
         return [structlog.processors.format_exc_info, renderer]
 
     def masked(_: object, __: str, line: _Line, mask: Callable[[str], str] = mask) -> _Line:
-        # Value by value: a mask over the finished line could take a quote along.
+        # Value by value: masking the finished line could remove a quote.
         return {key: _masked(value, mask, 0) for key, value in line.items()}
 
     return [structlog.processors.format_exc_info, masked, renderer]
@@ -150,5 +150,5 @@ def _masked(value: object, mask: Callable[[str], str], depth: int) -> object:
         return {mask(str(key)): _masked(item, mask, depth + 1) for key, item in value.items()}
     if depth < _MAX_DEPTH and isinstance(value, list | tuple | set | frozenset):
         return [_masked(item, mask, depth + 1) for item in cast("Collection[object]", value)]
-    # Anything else would be told by its repr, which may hold what it was made of.
+    # Any other value would be written as its repr, which may contain secrets.
     return mask(str(value))

@@ -1,4 +1,4 @@
-"""The telemetry of one process, as its composition root opened it."""
+"""The telemetry of one process, opened by its composition root."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Telemetry:
-    """What a process tells operators beside its log lines: spans and metrics, or neither (None)."""
+    """The tracing and metrics of a process; None where they are off."""
 
     tracing: Tracing | None = None
     exposition: Exposition | None = None
 
     @property
     def metrics_url(self) -> str:
-        """Where the metrics are; empty where nobody can ask for them."""
+        """The URL of the metrics; empty where they are not served."""
         return self.exposition.url if self.exposition is not None else ""
 
     def observed(self, log: EventLog) -> EventLog:
-        """A log whose writers are in log lines, spans and metrics."""
+        """The log, with ids of writers in log lines, spans for their work and metrics of writes."""
         from swe_ai_fleet.telemetry.traced_ports import ObservedLog
 
         timed = self.exposition.instruments.appended if self.exposition is not None else None
         return ObservedLog(log, self.tracing, timed)
 
     def fleet(self, fleet: Fleet) -> Fleet:
-        """A fleet that goes on with the trace."""
+        """The fleet, with spans and the trace passed on to other processes."""
         if self.tracing is None:
             return fleet
         from swe_ai_fleet.telemetry.traced_ports import TracedFleet
@@ -46,7 +46,7 @@ class Telemetry:
         return TracedFleet(fleet, self.tracing)
 
     def repositories(self, repositories: Repositories) -> Repositories:
-        """Repositories whose slow ways have spans."""
+        """The repositories, with spans for slow operations."""
         if self.tracing is None:
             return repositories
         from swe_ai_fleet.telemetry.traced_ports import TracedRepositories
@@ -54,7 +54,7 @@ class Telemetry:
         return cast("Repositories", TracedRepositories(repositories, self.tracing))
 
     def results(self, results: ResultBus) -> ResultBus:
-        """A result bus whose messages go on with the trace."""
+        """The result bus, with the trace passed on in messages."""
         if self.tracing is None:
             return results
         from swe_ai_fleet.telemetry.traced_ports import TracedResults
@@ -62,31 +62,31 @@ class Telemetry:
         return TracedResults(results, self.tracing)
 
     def stamp(self) -> dict[str, str]:
-        """The headers with which a message that is sent now names the current span, or that of the call it is for."""
+        """The trace headers for a message: of the current span, or without tracing those of the current call."""
         if self.tracing is None:
-            return dict(_passed.get() or ())
+            return dict(_call_headers.get() or ())
         from swe_ai_fleet.telemetry.tracing import stamp
 
         return stamp()
 
     @contextmanager
     def passing(self, headers: Mapping[str, str]) -> Generator[None]:
-        """Within, `stamp` names the span that the headers of a call name, in a process that makes none."""
+        """Within the context, in a process without tracing, `stamp` returns the trace headers of a call."""
         trace_headers = w3c(headers) if headers else {}
         if not trace_headers:
             yield
             return
-        token = _passed.set(trace_headers)
+        token = _call_headers.set(trace_headers)
         try:
             yield
         finally:
-            # A stream that nobody reads any more is closed in another task, whose context never had it.
+            # An abandoned stream is closed in another task, whose context does not have this value.
             with suppress(ValueError):
-                _passed.reset(token)
+                _call_headers.reset(token)
 
     @contextmanager
     def continuing(self, traceparent: str) -> Generator[None]:
-        """Within, spans belong to the one that a `traceparent` names."""
+        """Within the context, spans are children of the span of a `traceparent`."""
         if self.tracing is None or not traceparent:
             yield
             return
@@ -101,7 +101,7 @@ class Telemetry:
 
     @contextmanager
     def receiving(self, subject: str, headers: Mapping[str, str]) -> Generator[None]:
-        """Within, a message is handled that was received on a subject, as the trace in its headers has it."""
+        """Within the context, a span covers the handling of a message from a subject, in the trace of its headers."""
         if self.tracing is None:
             yield
             return
@@ -120,13 +120,13 @@ class Telemetry:
 
 
 _OFF = Telemetry()
-_passed: ContextVar[dict[str, str] | None] = ContextVar("headers passed on", default=None)
-_here: ContextVar[Telemetry] = ContextVar("telemetry", default=_OFF)
+_call_headers: ContextVar[dict[str, str] | None] = ContextVar("trace headers of the call", default=None)
+_telemetry: ContextVar[Telemetry] = ContextVar("telemetry", default=_OFF)
 
 
 def own_telemetry() -> Telemetry:
-    """The telemetry of the process being composed: asked for by composition roots, which keep the answer."""
-    return _here.get()
+    """The telemetry of this process, for composition roots, which call this once."""
+    return _telemetry.get()
 
 
 @asynccontextmanager
@@ -136,14 +136,14 @@ async def open_telemetry(
     """Traces to `otlp_endpoint` and metrics on `metrics_listen`, each where it is set, until the context ends.
 
     Args:
-        settings: What is wanted.
-        service: What this process is, such as `orchestrator`.
-        serves: Whether it has a port for metrics of its own; hosts on Ray are asked by their orchestrator.
-        mask: Replaces secrets in what spans tell.
+        settings: The endpoints for traces and metrics.
+        service: The name of this service, such as `orchestrator`.
+        serves: Whether it serves its metrics; those of hosts on Ray are read by their orchestrator.
+        mask: Replaces secrets in the content of spans.
 
     Raises:
         PreconditionFailed: The address of the metrics cannot be bound.
-        InvalidRequest: `otlp_endpoint` is no URL.
+        InvalidRequest: `otlp_endpoint` is not a URL.
     """
     async with AsyncExitStack() as stack:
         tracing = exposition = None
@@ -167,15 +167,15 @@ async def open_telemetry(
             files = certificates(settings)
             stack.enter_context(exposition.source("certificates", lambda: certificate_figures(files)))
         telemetry = Telemetry(tracing=tracing, exposition=exposition)
-        token = _here.set(telemetry)
+        token = _telemetry.set(telemetry)
         try:
             yield telemetry
         finally:
             try:
-                _here.reset(token)
+                _telemetry.reset(token)
             except ValueError:
-                # Opened in one task and closed in another one, whose context never had it.
-                _here.set(_OFF)
+                # It was opened in one task and closed in another, whose context does not have this value.
+                _telemetry.set(_OFF)
 
 
 def _check(endpoint: str) -> None:

@@ -1,6 +1,6 @@
-"""Spans of what is written to the log, made from its events: they carry the times.
+"""Spans made from the events written to the log, which carry the times.
 
-A phase of a driven execution, such as drafts, reviews, checks, lasts while anything of it goes on.
+A phase of a driven execution, such as drafts, reviews or checks, lasts from its first operation to its last.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ from swe_ai_fleet.telemetry.tracing import Tracing, current, execution_context, 
 from swe_ai_fleet.telemetry.tracing import nanoseconds as ns
 
 _PROVIDER = "openai"
-"""What the conventions want where a server speaks OpenAI's protocol, whatever it is."""
-_MOST_MESSAGES = 20
-_ENDED_WELL = (StopReason.FINAL_ANSWER, StopReason.AWAITING_APPROVAL, StopReason.CANCELLED)
+"""The name that the conventions require for every server with OpenAI's protocol."""
+_MAX_MESSAGES = 20
+_SUCCESSFUL = (StopReason.FINAL_ANSWER, StopReason.AWAITING_APPROVAL, StopReason.CANCELLED)
 
 
 class Phases:
-    """Opens the span of a phase with the first thing that belongs to it, and ends it with the last."""
+    """Opens the span of a phase with its first operation, and ends it with the last."""
 
     def __init__(self, tracing: Tracing, attributes: Mapping[str, str]) -> None:
         self._tracing = tracing
@@ -59,7 +59,7 @@ class Phases:
 
     @contextmanager
     def open(self) -> Generator[None]:
-        """Within, `phase` means these; afterwards they have ended."""
+        """Within the context, `phase` uses these phases; then they end."""
         token = _phases.set(self)
         try:
             yield
@@ -70,7 +70,7 @@ class Phases:
 
     @contextmanager
     def within(self, name: str) -> Generator[None]:
-        """Something of a phase goes on within."""
+        """Within the context, an operation of a phase runs."""
         if name not in self._spans:
             self._spans[name] = self._tracing.begin(name, {**self._attributes, "fleet.phase": name})
         try:
@@ -82,7 +82,7 @@ class Phases:
 
 @contextmanager
 def phase(name: str) -> Generator[None]:
-    """Something of a phase of the current execution goes on within; nothing happens where none is traced."""
+    """Within the context, an operation of a phase of the current execution runs; without tracing it does nothing."""
     phases = _phases.get()
     if phases is None:
         yield
@@ -95,19 +95,19 @@ _phases: ContextVar[Phases | None] = ContextVar("phases", default=None)
 
 
 class WrittenSpans:
-    """Spans of one journal."""
+    """The spans of one journal; this base class makes none."""
 
     def before(self, body: EventBody) -> EventBody:
-        """The event as it is to be written."""
+        """The event to write."""
         return body
 
     def after(self, event: Event) -> None:
-        """Hear what was written."""
+        """Called with each written event."""
 
 
 @contextmanager
 def written_spans(tracing: Tracing, writer: Writer, *, fresh: bool) -> Generator[WrittenSpans | None]:
-    """The spans of a writer's journal, current within; None where its execution is not traced."""
+    """The spans of a writer's journal, with the outer one current; None where its execution is not traced."""
     ids = _ids(writer)
     if fresh:
         with tracing.span("accept", ids):
@@ -149,7 +149,7 @@ def _server(host: str) -> dict[str, str | int]:
 
 
 class _Acceptance(WrittenSpans):
-    """What is accepted belongs to the span it was accepted in."""
+    """Stores the current trace in an accepted task."""
 
     def before(self, body: EventBody) -> EventBody:
         if not isinstance(body, ExecutionStarted):
@@ -158,7 +158,7 @@ class _Acceptance(WrittenSpans):
 
 
 class _ExecutionSpans(WrittenSpans):
-    """The wait in the queue, and the execution itself once it is over, whoever drove it before."""
+    """Spans of the wait in the queue, and of the whole execution when it ends, also after takeovers."""
 
     def __init__(self, tracing: Tracing, writer: Writer) -> None:
         self._tracing = tracing
@@ -176,7 +176,7 @@ class _ExecutionSpans(WrittenSpans):
             case RunReassigned(lost_agent_id=agent_id, reason=reason, attempt=attempt):
                 attributes = {**_ids(self._writer), "fleet.agent_id": agent_id, "fleet.attempt": attempt}
                 at = ns(event.at)
-                # The reason is of our own words, but may quote others'.
+                # The reason is our own text, but may quote untrusted text.
                 self._tracing.emit(
                     "reassign",
                     start=at,
@@ -213,7 +213,7 @@ class _ExecutionSpans(WrittenSpans):
 
 
 class _AgentSpans(WrittenSpans):
-    """An agent's run, and below it each call of its model and of its tools."""
+    """Spans of an agent's run, and below it of each call of its model and its tools."""
 
     def __init__(self, tracing: Tracing, writer: Writer, span: Span) -> None:
         self._tracing = tracing
@@ -221,14 +221,14 @@ class _AgentSpans(WrittenSpans):
         self._span = span
         self._context = trace.set_span_in_context(span)
         self._model = ""
-        self._said: list[Any] = []
+        self._new_messages: list[Any] = []
 
     def after(self, event: Event) -> None:
         match event.body:
             case RunStarted() as started:
                 self._started(started)
-            case MessageAdded(message=message) if self._tracing.content and len(self._said) < _MOST_MESSAGES:
-                self._said.append(to_plain(message))
+            case MessageAdded(message=message) if self._tracing.content and len(self._new_messages) < _MAX_MESSAGES:
+                self._new_messages.append(to_plain(message))
             case ModelReplied() as replied:
                 self._replied(event, replied)
             case ToolFinished() as finished:
@@ -245,7 +245,7 @@ class _AgentSpans(WrittenSpans):
         self._span.set_attribute("fleet.role", str(started.role))
         self._span.set_attribute(gen_ai.GEN_AI_REQUEST_MODEL, started.model)
         if self._tracing.content:
-            self._said = [to_plain(message) for message in started.messages[:_MOST_MESSAGES]]
+            self._new_messages = [to_plain(message) for message in started.messages[:_MAX_MESSAGES]]
 
     def _replied(self, event: Event, body: ModelReplied) -> None:
         reply, end = body.reply, ns(event.at)
@@ -265,9 +265,9 @@ class _AgentSpans(WrittenSpans):
             **_server(reply.server),
         }
         if self._tracing.content:
-            attributes[gen_ai.GEN_AI_INPUT_MESSAGES] = self._text(self._said)
+            attributes[gen_ai.GEN_AI_INPUT_MESSAGES] = self._text(self._new_messages)
             attributes[gen_ai.GEN_AI_OUTPUT_MESSAGES] = self._text(to_plain(reply.message))
-            self._said = []
+            self._new_messages = []
         self._tracing.emit(
             f"chat {model}",
             start=end - body.duration_ms * 1_000_000,
@@ -308,7 +308,7 @@ class _AgentSpans(WrittenSpans):
         self._span.set_attribute(gen_ai.GEN_AI_USAGE_INPUT_TOKENS, body.usage.prompt_tokens)
         self._span.set_attribute(gen_ai.GEN_AI_USAGE_OUTPUT_TOKENS, body.usage.completion_tokens)
         self._span.set_attribute("fleet.cost", body.usage.cost)
-        if body.stop_reason not in _ENDED_WELL:
+        if body.stop_reason not in _SUCCESSFUL:
             failed(self._span, str(body.stop_reason))
 
     def _text(self, value: object) -> str:

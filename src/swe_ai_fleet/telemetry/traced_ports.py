@@ -1,6 +1,6 @@
-"""Ports that are traced: spans around what an execution asks of its fleet, its repositories and the result bus.
+"""Ports with tracing: spans around the calls of a fleet, of repositories and of the result bus.
 
-An event log's writers are heard of: their ids in log lines, their work as spans, how long a write takes.
+An event log's writers have their ids in log lines, spans for their work, and metrics of the time of writes.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ _PHASES = {
     AssignmentKind.OPERATE: "nodes",
     AssignmentKind.OPENING: "draft",
 }
-_SLOW = {
+_TRACED_METHODS = {
     "pin": ("pin repository", "fleet.tenant"),
     "environment": ("environment", ""),
     "deliver": ("apply", "fleet.execution_id"),
     "publish": ("apply", "fleet.execution_id"),
     "merge": ("merge", ""),
 }
-"""The ways of repositories that have spans: the name of the span, and what its attribute calls the first argument."""
+"""The methods of repositories with spans: the span's name, and the attribute for the first argument."""
 
 
 class ObservedLog:
-    """An `EventLog` whose writers have spans, where `tracing` makes them; `timed` hears how long writes took."""
+    """An `EventLog` with spans for its writers, if there is `tracing`; `timed` is called with the seconds of writes."""
 
     def __init__(self, log: EventLog, tracing: Tracing | None, timed: Callable[[float], None] | None) -> None:
         self._log = log
@@ -55,7 +55,7 @@ class ObservedLog:
 
     @asynccontextmanager
     async def journal(self, writer: Writer, *, fresh: bool = False) -> AsyncGenerator[Journal]:
-        """The journal of a writer's subject, as the log's own."""
+        """As the log's own `journal`."""
         with ExitStack() as around:
             ids = {"agent_id": writer.agent_id} if writer.agent_id != EXECUTION_SUBJECT else {}
             around.enter_context(bound_contextvars(tenant=writer.tenant, execution_id=writer.execution_id, **ids))
@@ -68,7 +68,7 @@ class ObservedLog:
 
 
 class ObservedJournal:
-    """A `Journal` that tells of what is written through it."""
+    """A `Journal` that reports its writes to spans and metrics."""
 
     def __init__(self, journal: Journal, spans: WrittenSpans | None, timed: Callable[[float], None] | None) -> None:
         self._journal = journal
@@ -76,7 +76,7 @@ class ObservedJournal:
         self._timed = timed
 
     def post(self, body: EventBody) -> Event:
-        """Queue an event behind the others."""
+        """As the journal's own `post`."""
         event = self._journal.post(body if self._spans is None else self._spans.before(body))
         if self._spans is not None:
             self._spans.after(event)
@@ -98,14 +98,14 @@ class ObservedJournal:
 
 
 class TracedFleet:
-    """A `Fleet`; what goes to it belongs to a phase of its execution, and carries the span on to another process."""
+    """A `Fleet` with a span for each assignment, in a phase of its execution and passed on to the other process."""
 
     def __init__(self, fleet: Fleet, tracing: Tracing) -> None:
         self._fleet = fleet
         self._tracing = tracing
 
     async def run(self, assignment: Assignment[T]) -> T:
-        """As the fleet does."""
+        """As the fleet's own `run`."""
         attributes = {
             "rpc.system": "ray",
             "fleet.tenant": assignment.task.tenant,
@@ -119,41 +119,41 @@ class TracedFleet:
 
 
 def _phase(assignment: Assignment[object]) -> str:
-    """The part of its execution that an assignment belongs to."""
+    """The phase of an assignment in its execution."""
     revises = isinstance(assignment, CodingAssignment) and assignment.revision is not None
     return "revise" if revises else _PHASES[assignment.kind]
 
 
 class TracedRepositories:
-    """`Repositories` whose slow ways have spans."""
+    """`Repositories` with spans for slow methods."""
 
     def __init__(self, repositories: Repositories, tracing: Tracing) -> None:
         self._inner = repositories
         self._tracing = tracing
 
     def __getattr__(self, name: str) -> Any:
-        way = getattr(self._inner, name)
-        if name not in _SLOW:
-            return way
-        span, first = _SLOW[name]
+        method = getattr(self._inner, name)
+        if name not in _TRACED_METHODS:
+            return method
+        span, first = _TRACED_METHODS[name]
 
         async def traced(*args: Any, **kwargs: Any) -> Any:
             size = {"fleet.patch_bytes": len(args[2])} if name == "deliver" else {}
             with self._tracing.span(span, {first: args[0], **size} if first else {}):
-                return await way(*args, **kwargs)
+                return await method(*args, **kwargs)
 
         return traced
 
 
 class TracedResults:
-    """A `ResultBus` whose messages belong to the span that they are published in."""
+    """A `ResultBus` with a span for each published message."""
 
     def __init__(self, results: ResultBus, tracing: Tracing) -> None:
         self._results = results
         self._tracing = tracing
 
     async def publish(self, *, tenant: str, task_id: str, execution_id: str, agent_id: str, payload: bytes) -> bool:
-        """As the bus does."""
+        """As the bus's own `publish`."""
         attributes = {
             "messaging.system": "nats",
             "messaging.operation.type": "send",

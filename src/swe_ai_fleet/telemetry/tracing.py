@@ -1,4 +1,4 @@
-"""Spans of this process, sent to a collector; the only module of the fleet that knows OpenTelemetry's SDK."""
+"""Spans of this process, sent to a collector; the only module that uses OpenTelemetry's SDK."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from swe_ai_fleet.telemetry.trace_headers import w3c
 Attributes = Mapping[str, str | bool | int | float | tuple[str, ...]]
 
 _DELAY_MS = 1_000
-"""Spans wait so long for others to be sent with; a host that is killed loses no more than that."""
+"""How long spans are collected before they are sent; a killed host loses no more than that."""
 _FLUSH_SECONDS = 3.0
 _EXPORT_SECONDS = 5.0
 _MAX_CONTENT_CHARS = 16_384
@@ -37,10 +37,10 @@ _PROPAGATOR = TraceContextTextMapPropagator()
 
 
 class Tracing:
-    """Makes spans. Nothing here waits for the collector, and no fault of its reaches the work.
+    """Makes spans. Nothing here waits for the collector, and its faults never reach the traced work.
 
     Args:
-        content: Whether what models and tools say is told.
+        content: Whether spans include the messages of models and the data of tools.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Tracing:
         self.content = content
 
     def masked(self, text: str) -> str:
-        """Content as it may be told: without secrets, and not too long."""
+        """Content for a span: without secrets, and not too long."""
         return self._mask(text[: 2 * _MAX_CONTENT_CHARS])[:_MAX_CONTENT_CHARS]
 
     def emit(
@@ -68,7 +68,7 @@ class Tracing:
         context: Context | None = None,
         span_id: int = 0,
     ) -> None:
-        """A span of something that is over; times are nanoseconds since 1970, `span_id` 0 is any."""
+        """A span of something that has ended; times are nanoseconds since 1970, `span_id` 0 means any."""
         with self._ids.chosen(span_id):
             span = self._tracer.start_span(
                 name[:_MAX_NAME_CHARS],
@@ -89,7 +89,7 @@ class Tracing:
     def span(
         self, name: str, attributes: Attributes, *, kind: SpanKind = SpanKind.INTERNAL, context: Context | None = None
     ) -> Generator[Span]:
-        """A span that is the current one within; what is raised within ends it as failed, and passes."""
+        """A span that is current within the context; an exception ends it as failed, and is raised."""
         span = self._tracer.start_span(name, context=context, kind=kind, attributes=attributes)
         try:
             with current(trace.set_span_in_context(span, context)):
@@ -104,12 +104,12 @@ class Tracing:
             span.end()
 
     def flush(self) -> None:
-        """Send what waits, for a few seconds at most, and stop."""
+        """Send the waiting spans, for a few seconds at most, and stop."""
         self._provider.shutdown()
 
 
 class ChosenIds(IdGenerator):
-    """Random ids, but where the next span's was chosen."""
+    """Random ids, except for a span whose id was chosen."""
 
     def __init__(self) -> None:
         self._random = RandomIdGenerator()
@@ -117,7 +117,7 @@ class ChosenIds(IdGenerator):
 
     @contextmanager
     def chosen(self, span_id: int) -> Generator[None]:
-        """Within, a span has this id; 0: any."""
+        """Within the context, a span has this id; 0: any."""
         token = self._next.set(span_id)
         try:
             yield
@@ -137,9 +137,9 @@ class ChosenIds(IdGenerator):
 async def open_tracing(
     endpoint: str, *, service: str, version: str, content: bool, mask: Callable[[str], str]
 ) -> AsyncGenerator[Tracing]:
-    """Spans go to a collector (`endpoint` is the base of its OTLP/HTTP URLs) until the context ends.
+    """Send spans to a collector (`endpoint` is the base of its OTLP/HTTP URLs) until the context ends.
 
-    What the standard variables `OTEL_…` say of sampling, headers, queues and the resource holds.
+    The standard variables `OTEL_…` for sampling, headers, queues and the resource apply.
     """
     ids = ChosenIds()
     resource = Resource.create({"service.name": os.environ.get("OTEL_SERVICE_NAME") or service})
@@ -153,20 +153,20 @@ async def open_tracing(
     try:
         yield tracing
     finally:
-        # In a thread that nobody has to wait for: a collector that is gone must not hold the end up.
+        # In a thread, with a timeout: an unavailable collector must not delay the end of the process.
         flushing = asyncio.ensure_future(asyncio.to_thread(tracing.flush))
         await asyncio.wait([flushing], timeout=_FLUSH_SECONDS)
 
 
 def _limits() -> SpanLimits:
-    # Models and their servers name tools, calls and themselves; nothing of OpenTelemetry's own bounds how long.
+    # Names of tools, calls and models come from models and their servers; OpenTelemetry has no default length limit.
     if any(os.environ.get(name) for name in _LENGTH_LIMITS):
         return SpanLimits()
     return SpanLimits(max_attribute_length=_MAX_CONTENT_CHARS)
 
 
 def joined(carrier: Mapping[str, str]) -> Context | None:
-    """The context that W3C headers (`traceparent`, `tracestate`) name; None where they name none."""
+    """The context of W3C headers (`traceparent`, `tracestate`); None without a valid one."""
     carried = w3c(carrier)
     if not carried:
         return None
@@ -175,7 +175,7 @@ def joined(carrier: Mapping[str, str]) -> Context | None:
 
 
 def stamp() -> dict[str, str]:
-    """The W3C headers of the current span; none where there is none."""
+    """The W3C headers of the current span; empty without one."""
     carrier: dict[str, str] = {}
     _PROPAGATOR.inject(carrier)
     return carrier
@@ -183,18 +183,18 @@ def stamp() -> dict[str, str]:
 
 @contextmanager
 def current(context: Context) -> Generator[None]:
-    """The context within."""
+    """Make a context the current one within the `with` block."""
     token = otel_context.attach(context)
     try:
         yield
     finally:
-        # A stream that nobody reads any more is closed in another task, whose context never had it.
+        # An abandoned stream is closed in another task, whose context does not have this value.
         if otel_context.get_current() is context:
             otel_context.detach(token)
 
 
 def execution_context(traceparent: str, execution_id: str) -> Context | None:
-    """The context of an execution's own span, whose id every replica makes alike; None where nothing is traced."""
+    """The context of an execution's span, whose id is the same on every replica; None without tracing."""
     parent = joined({"traceparent": traceparent})
     if parent is None:
         return None
@@ -209,7 +209,7 @@ def execution_context(traceparent: str, execution_id: str) -> Context | None:
 
 
 def execution_span_id(execution_id: str, accepted: int) -> int:
-    """The span id of an execution, made of its own id and that of the span it was accepted in."""
+    """The span id of an execution, from its own id and the id of the span in which it was accepted."""
     digest = hashlib.sha256(f"{execution_id}/{accepted:016x}".encode()).digest()
     return int.from_bytes(digest[:8], "big") or 1
 

@@ -6,7 +6,7 @@ import asyncio
 import json
 import uuid
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractAsyncContextManager, aclosing
+from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from swe_ai_fleet.domain.event import CancelRequested, EventBody, ToolFinished, 
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats, NatsAddress
 from tests.event_source import a_deliberation
 from tests.fleet_command import Ran, Shell
+from tests.nats_logs import connected
 
 
 class Place:
@@ -47,12 +48,7 @@ async def places(warm: str, tmp_path: Path) -> AsyncIterator[tuple[Place, Place]
 @pytest.fixture
 async def log(places: tuple[Place, Place]) -> AsyncIterator[JetStream]:
     async with connected(places[0].address) as log:
-        await log.ensure_streams()
         yield log
-
-
-def connected(address: NatsAddress) -> AbstractAsyncContextManager[JetStream]:
-    return JetStream.connect(address.url, credentials=NatsCredentials(token=address.token), timeout=15)
 
 
 def writer(name: str = "") -> Writer:
@@ -132,7 +128,8 @@ async def test_what_is_damaged_is_refused_before_anything_is_sent_and_the_check_
     for text, said in ((json.dumps(listed), "names a file"), (None, "not a complete backup")):
         manifest.unlink() if text is None else manifest.write_text(text)
         assert said in await there.refused("restore", directory)
-    async with connected(there.address) as other:
+    login = NatsCredentials(token=there.address.token)
+    async with JetStream.connect(there.address.url, credentials=login) as other:
         assert (await other.connection.api("STREAM.NAMES", timeout=5))["total"] == 0
     manifest.write_text(told)
     restored = await there.fleet("restore", str(directory))

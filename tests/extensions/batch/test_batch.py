@@ -86,7 +86,7 @@ async def test_a_batch_is_interrupted_gone_on_with_and_evaluated(
     out, err = ran.out, ran.err
     assert "1 of 4 records have ended before" in err and "line 3: not a JSON object" in err
     assert "acme__widgets-1: completed, verified, resolved" in err
-    assert f"long: execution {execution_id} goes on" in err
+    assert f"long: execution {execution_id} continues" in err
     assert "resolved by the hidden tests: 1 of 1" in out and "cancelled" in out
     assert "not run: pictured: needs the image org/widgets:1: deliberate.environment.container_image: " in out
     assert any(line.split()[:4] == ["verified", "1", "0", "0"] for line in out.splitlines()), out

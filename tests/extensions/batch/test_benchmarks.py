@@ -155,7 +155,7 @@ FOLDERS: Mapping[str, tuple[str, Mapping[str, str], str]] = {
     "loader": ("[environment.env]\nLD_PRELOAD = '/x.so'", {}, "LD_PRELOAD"),
     "secret": ("[environment.env]\nA = '${FLEET_TOKEN}'", {}, "needs the variable FLEET_TOKEN"),
     "artifact": ("artifacts = ['/etc/passwd']", {}, "artifact '/etc/passwd'"),
-    "testless": ("", {}, "tests/test.sh is not there"),
+    "testless": ("", {}, "tests/test.sh does not exist"),
     "linked": ("", {}, "is a link"), "leading": ("", {}, "outside"), "huge": ("", {}, "MiB"), "long": ("", {}, "bytes"),
     "pipe": ("", {}, "instruction.md"),
 }  # fmt: skip

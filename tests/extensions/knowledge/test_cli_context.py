@@ -17,12 +17,9 @@ import structlog
 from typer.testing import CliRunner
 
 from swe_ai_fleet.cli.main import app
-from swe_ai_fleet.extensions.knowledge.service import RunningContext, open_context
-from swe_ai_fleet.runtime.factories import connect_log
+from swe_ai_fleet.extensions.knowledge.service import RunningContext
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
-from swe_ai_fleet.settings import Settings
-
-TOKEN = "a-token-for-tests"
+from tests.extensions.knowledge.test_context_service import TOKEN, serving, settings_for
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,15 +45,12 @@ class Terminal:
 
 @pytest.fixture(scope="module")
 async def terminal(nats_server: EmbeddedNats, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Terminal]:
-    home, nats = tmp_path_factory.mktemp("home"), nats_server.address
-    where = {"nats_url": nats.url, "nats_token": nats.token, "context_listen": "127.0.0.1:0"}
-    settings = Settings(home=home, embeddings="none", **where)
-    async with connect_log(settings, name="test") as log:
-        await log.ensure_streams()
-        async with open_context(settings, log, token=TOKEN) as running:
-            card = {"address": "127.0.0.1:1", "token": TOKEN, "pid": os.getpid(), "context": running.address}
-            (home / "fleet.json").write_text(json.dumps(card))
-            yield Terminal(home=home, running=running)
+    home = tmp_path_factory.mktemp("home")
+    async with serving(settings_for(home, nats_server)) as service:
+        running = service.running
+        card = {"address": "127.0.0.1:1", "token": TOKEN, "pid": os.getpid(), "context": running.address}
+        (home / "fleet.json").write_text(json.dumps(card))
+        yield Terminal(home=home, running=running)
 
 
 async def test_a_project_told_shown_and_related(terminal: Terminal) -> None:

@@ -25,21 +25,13 @@ from swe_ai_fleet.extensions.knowledge.recorder import RECORDER, Recorder, open_
 from swe_ai_fleet.extensions.knowledge.service import open_memories
 from swe_ai_fleet.extensions.knowledge.store import ContextStore
 from swe_ai_fleet.extensions.knowledge.tracker import LearningTracker
-from swe_ai_fleet.orchestrator.execution_context import ExecutionDeps
 from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.ports import KeyValueEntry
 from swe_ai_fleet.runtime.factories import connect_log
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.tools.secrets import Secrets
-from tests.scripted_fleet import ScriptedFleet, ScriptedModel
-from tests.scripted_workspaces import ScriptedWorkspaces
-
-
-@pytest.fixture(scope="module")
-async def nats(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[EmbeddedNats]:
-    async with EmbeddedNats(tmp_path_factory.mktemp("nats-recording")) as server:
-        yield server
+from tests.scripted_fleet import execution_deps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,12 +45,8 @@ class World:
 
     async def run(self, task: Task | None = None, *, write: bool = True) -> str:
         """Carry out a task with agents that follow a script; the id of its execution."""
-        deps = ExecutionDeps(
-            log=self.log, blobs=self.log, results=self.log, fleet=ScriptedFleet(storage=self.log), owner="test",
-            workspaces=ScriptedWorkspaces(), model=ScriptedModel(), pauses=(0.0,),
-            context=ContextGatherer(self.recorder.store, self.recorder.memories, mask=Secrets()),
-        )  # fmt: skip
-        async with Executions(deps) as executions:
+        context = ContextGatherer(self.recorder.store, self.recorder.memories, mask=Secrets())
+        async with Executions(execution_deps(self.log, context=context)) as executions:
             execution_id = (await executions.submit(task or a_task(write))).execution_id
             await executions.wait("default", execution_id)
         return execution_id

@@ -85,13 +85,6 @@ async def serving(settings: Settings) -> AsyncIterator[Service]:
 
 
 @pytest.fixture(scope="module")
-async def nats(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[EmbeddedNats]:
-    """A server of its own: what a tenant decided elsewhere is part of what is told here."""
-    async with EmbeddedNats(tmp_path_factory.mktemp("nats-context")) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
 async def service(nats: EmbeddedNats, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Service]:
     async with serving(settings_for(tmp_path_factory.mktemp("context"), nats)) as running:
         yield running

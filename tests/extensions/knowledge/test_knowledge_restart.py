@@ -7,9 +7,9 @@ import json
 import os
 import signal
 import sys
+from asyncio.subprocess import Process
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +19,14 @@ import psutil
 import pytest
 
 from fleet.context.v1 import context_pb2 as ctx
-from fleet.context.v1 import context_pb2_grpc as ctx_grpc
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from fleet.orchestrator.v1 import orchestrator_pb2_grpc as pb_grpc
 from swe_ai_fleet.domain.memory import OUTCOMES_BUCKET
 from swe_ai_fleet.testing import ScriptedModelServer
-from swe_ai_fleet.testing.repositories import make_repository
 from tests.environments import home_at
+from tests.fleet_client import Client, bodies, to_orchestrate
 from tests.memory_script import LESSON, RECALLS
 from tests.processes import kill, marked, new_mark, title
-from tests.scripts import HELLO_FILES, SLOW
+from tests.scripts import SLOW
 
 NAMESPACE = "repository:restart"
 NOTES = "agent:restart"
@@ -36,30 +34,17 @@ SECONDS = 90
 FACTS = tuple(f"Gate g{number}x opens with key k{number * 7919}." for number in range(20))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Up:
+class Up(Client):
     """A fleet in processes of its own, and both of its services as clients see them."""
 
-    process: asyncio.subprocess.Process
-    card: dict[str, Any]
-    orchestrator: pb_grpc.OrchestratorServiceStub
-    context: ctx_grpc.ContextServiceStub
-    call: dict[str, Any]
+    def __init__(self, process: Process, card: dict[str, Any], fleet: grpc.aio.Channel, known: grpc.aio.Channel):
+        super().__init__(fleet, card["token"], known)
+        self.process, self.card = process, card
 
-    async def submit(self, task_id: str, story: str, task: str, repository: Path, *, agents: int) -> str:
-        request = pb.OrchestrateRequest(
-            task_id=task_id,
-            task_description=task,
-            repo=pb.RepoRef(path=str(repository)),
-            options=pb.OrchestratorOptions(num_agents=agents),
-            memory=pb.MemoryOptions(read=True, write=True, namespaces=[NAMESPACE]),
-            story_id=story,
-        )
-        answer = await self.orchestrator.SubmitTask(pb.SubmitTaskRequest(orchestrate=request), **self.call)
-        return answer.execution_id
-
-    def events(self, execution_id: str) -> AsyncIterator[pb.ExecutionEvent]:
-        return self.orchestrator.StreamExecution(pb.StreamExecutionRequest(execution_id=execution_id), **self.call)
+    async def begin(self, task_id: str, story: str, text: str, repository: Path, *, agents: int) -> str:
+        memory = pb.MemoryOptions(read=True, write=True, namespaces=[NAMESPACE])
+        ours = {"task_id": task_id, "story_id": story, "memory": memory}
+        return await self.submit(to_orchestrate(text, repository, agents=agents, **ours))
 
     async def recorded(self, execution_id: str) -> None:
         """Wait until an execution's work is in the graph."""
@@ -96,22 +81,16 @@ class Up:
 
     async def outcomes(self) -> dict[str, dict[str, Any]]:
         """What is kept of how executions went, by their ids."""
-        connection = await nats.connect(self.card["nats_url"], token=self.card["nats_token"])
-        try:
+        async with await nats.connect(self.card["nats_url"], token=self.card["nats_token"]) as connection:
             bucket = await connection.jetstream().key_value(OUTCOMES_BUCKET)
             entries = [json.loads((await bucket.get(key)).value or b"") for key in await bucket.keys()]
-        finally:
-            await connection.close()
         return {entry["subject_id"]: entry for entry in entries}
 
     async def records(self, execution_id: str) -> int:
         """How often an execution's work stands in the log of the graph."""
-        connection = await nats.connect(self.card["nats_url"], token=self.card["nats_token"])
-        try:
+        async with await nats.connect(self.card["nats_url"], token=self.card["nats_token"]) as connection:
             stream = await connection.jetstream().stream_info("CONTEXT_CHANGES", subjects_filter=">")
             return sum(n for subject, n in (stream.state.subjects or {}).items() if execution_id in subject)
-        finally:
-            await connection.close()
 
 
 @asynccontextmanager
@@ -141,13 +120,7 @@ async def fleet_up(home: Path, model_url: str, **more: str) -> AsyncIterator[Up]
             card = json.loads((home / "fleet.json").read_text())
             channel = await stack.enter_async_context(grpc.aio.insecure_channel(card["address"]))
             context = await stack.enter_async_context(grpc.aio.insecure_channel(card["context"]))
-            yield Up(
-                process=process,
-                card=card,
-                orchestrator=pb_grpc.OrchestratorServiceStub(channel),
-                context=ctx_grpc.ContextServiceStub(context),
-                call={"metadata": (("authorization", f"Bearer {card['token']}"),), "timeout": SECONDS},
-            )
+            yield Up(process, card, channel, context)
     finally:
         if process.returncode is None:
             process.send_signal(signal.SIGTERM)
@@ -185,13 +158,14 @@ async def _kill_everything(up: Up, mark: str, home: Path) -> set[str]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-async def test_knowledge_survives_the_death_of_every_process(model_server: ScriptedModelServer, tmp_path: Path) -> None:
-    repository = make_repository(tmp_path / "repository", HELLO_FILES)
+async def test_knowledge_survives_the_death_of_every_process(
+    model_server: ScriptedModelServer, repository: Path, tmp_path: Path
+) -> None:
     home = tmp_path / "home"
     with new_mark() as mark:
         async with fleet_up(home, model_server.url) as up:
             await _tell_of_the_story(up)
-            done = await up.submit("T-1", "S-1", f"Say hello to the world {RECALLS}", repository, agents=1)
+            done = await up.begin("T-1", "S-1", f"Say hello to the world {RECALLS}", repository, agents=1)
             await up.recorded(done)
             rating = ctx.Rating(subject_id=done, rating=4)
             await up.context.RecordOutcome(ctx.RecordOutcomeRequest(rating=rating), **up.call)
@@ -201,10 +175,8 @@ async def test_knowledge_survives_the_death_of_every_process(model_server: Scrip
 
             for fact in FACTS:
                 await up.context.AddFact(ctx.AddFactRequest(namespace=NOTES, text=fact), **up.call)
-            unfinished = await up.submit("T-3", "S-2", f"{SLOW} Greet.", repository, agents=2)
-            async for event in up.events(unfinished):
-                if event.type == "tool_started":
-                    break
+            unfinished = await up.begin("T-3", "S-2", f"{SLOW} Greet.", repository, agents=2)
+            await up.until(unfinished, "tool_started")
             killed = await _kill_everything(up, mark, home)
             assert {"nats-server", "raylet", "gcs_server"} <= killed, killed
             assert any(one.startswith("ray::AgentHost") for one in killed), killed
@@ -217,11 +189,9 @@ async def test_knowledge_survives_the_death_of_every_process(model_server: Scrip
                 assert (await up.recall(fact, NOTES, limit=1))[0][1] == fact
             assert LESSON in [text for _, text, _ in await up.recall("hello_world", NAMESPACE)]
 
-            events = [event async for event in up.events(unfinished)]
-            ends = [json.loads(event.payload_json)["status"] for event in events if event.type == "execution_finished"]
-            assert ends == ["completed"]
-            claims = [json.loads(e.payload_json)["generation"] for e in events if e.type == "execution_claimed"]
-            assert claims == [1, 2]
+            events = await up.events(unfinished)
+            assert [body["status"] for body in bodies(events, "execution_finished")] == ["completed"]
+            assert [body["generation"] for body in bodies(events, "execution_claimed")] == [1, 2]
             await up.recorded(unfinished)
             assert (await up.records(unfinished), await up.records(done)) == (1, 1)
             assert {done: True, unfinished: True} == {one: o["success"] for one, o in (await up.outcomes()).items()}

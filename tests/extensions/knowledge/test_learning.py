@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
@@ -15,9 +15,10 @@ from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.memory import VERDICT, WorkOutcome
 from swe_ai_fleet.extensions.knowledge.tracker import LearningTracker
-from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
-from tests.extensions.knowledge.test_context_service import Service, serving, settings_for
+from tests.extensions.knowledge.test_context_service import Service, service
+
+__all__ = ["service"]
 
 NOW = datetime.now(UTC)
 
@@ -28,13 +29,6 @@ def outcome(number: int = 0, **fields: object) -> WorkOutcome:
         agents=3, success=True, evidence=1.0, usage=Usage(prompt_tokens=1000), ended_at=NOW.isoformat(),
     )  # fmt: skip
     return replace(plain, **fields)  # type: ignore[arg-type]
-
-
-@pytest.fixture(scope="module")
-async def service(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Service]:
-    home = tmp_path_factory.mktemp("learning")
-    async with EmbeddedNats(home / "nats") as nats, serving(settings_for(home, nats)) as running:
-        yield running
 
 
 @dataclass(frozen=True)

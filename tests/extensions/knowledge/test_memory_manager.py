@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import ast
 import asyncio
-import re
 import stat
 import sys
 from pathlib import Path
-from types import FunctionType
 from typing import Any
 
 import pytest
@@ -17,8 +14,8 @@ from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.memory import MemoryManager
 from swe_ai_fleet.settings import Settings
 from tests.contract.example_program import printed, run_example
+from tests.documented import blocks, run_python
 
-DOCUMENT = Path(__file__).parents[3] / "docs/memory.md"
 SECRET = "hunter2-hunter2"
 
 
@@ -158,9 +155,7 @@ async def test_the_example(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caps
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FLEET_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("FLEET_EMBEDDINGS", "none")
-    (block,) = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
-    code = compile(block, DOCUMENT.name, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-    await FunctionType(code, {})()
+    await run_python(blocks("docs/memory.md")[0][1], {})
     printed = capsys.readouterr().out
     assert '["The user\'s favourite colour is teal."]' in printed
     assert printed.count("User: Where is the parser?\nAssistant: In core/parser.py.") == 2

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import signal
 import sys
 import uuid
@@ -33,6 +32,7 @@ from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import Conversation, Script, ScriptedModelServer, Turn
 from swe_ai_fleet.testing.repositories import make_repository
 from tests.environments import home_at
+from tests.fleet_command import program
 from tests.scripts import HELLO, HELLO_FILES, SCRIPT
 from workers.workspace_runner.main import RunningRunner, open_runner
 
@@ -162,16 +162,9 @@ async def runner_process(world: World, *arguments: str) -> AsyncGenerator[asynci
         f"FLEET_RUNNER_{name.upper()}": str(value)
         for name, value in world.chosen.model_dump(exclude_defaults=True).items()
     }
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "workers.workspace_runner", *arguments),
-        env={**os.environ, **world.variables, **plain},
-    )
-    try:
+    command, log = (sys.executable, "-m", "workers.workspace_runner", *arguments), world.settings.home / "runner.log"
+    async with program(*command, log=log, **world.variables, **plain) as process:
         yield process
-    finally:
-        if process.returncode is None:
-            process.terminate()
-        await process.wait()
 
 
 _TASK = {"taskId": "t", "taskDescription": "d", "repo": {"url": "https://git.example/a"}}

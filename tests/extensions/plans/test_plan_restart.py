@@ -18,7 +18,7 @@ from fleet.planning.v1.planning_pb2_grpc import PlanningServiceStub
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.testing import Conversation, Script, ScriptedModelServer, Turn
 from tests.confinement import until
-from tests.e2e.test_restart import serving
+from tests.fleet_client import serving
 
 GOAL = "Work out what the cubes come to"
 SLOW_SECONDS = 2.0

@@ -5,21 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import uuid
-from collections.abc import AsyncIterator
 
 import pytest
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from tests.conftest import FleetUnderTest
-from tests.e2e.test_approvals import Client, connected
+from tests.fleet_client import Client
 from tests.fleet_command import Shell
 from tests.plan_script import PLAN_GOAL
-
-
-@pytest.fixture
-async def client(fleet: FleetUnderTest) -> AsyncIterator[Client]:
-    async with connected({"address": fleet.running.address, "token": fleet.running.token}) as client:
-        yield client
 
 
 async def test_a_goal_is_an_execution_like_any_other(client: Client, shell: Shell) -> None:

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 @pytest.mark.parametrize("store", STORES, ids=lambda path: path.name)
 async def test_it_is_carried_out(store: Path) -> None:
     async with serving_store(store) as site:
-        plans, call = PlanningServiceStub(site.channel), site.client.call
+        plans, call = PlanningServiceStub(site.client.channel), site.client.call
         session = (await plans.GetPlanSession(pb.GetPlanSessionRequest(session_id=SESSION), **call)).session
         assert session.status == "awaiting_approval"
         await plans.ApproveApproach(pb.ApproveApproachRequest(session_id=SESSION, decision="approved"), **call)

@@ -27,7 +27,6 @@ from swe_ai_fleet.domain.event import ExecutionFinished, ExecutionStarted, Execu
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, PinnedRepository, RepoRef, Task, TaskKind
 from swe_ai_fleet.extensions.webhooks.sender import Schedule
 from swe_ai_fleet.extensions.webhooks.service import open_notifications
-from swe_ai_fleet.orchestrator.execution_context import ExecutionDeps
 from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.runtime.channels import named_field
 from swe_ai_fleet.runtime.factories import connect_log
@@ -35,20 +34,14 @@ from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.tools.builtin import Network
 from tests.extensions.webhooks.webhook_receiver import Answer, Received, WebhookReceiver
-from tests.scripted_fleet import ScriptedFleet, ScriptedModel, ScriptedRun
-from tests.scripted_workspaces import ScriptedWorkspaces
+from tests.gateway_house import ready
+from tests.scripted_fleet import ScriptedFleet, ScriptedRun, execution_deps
 from tests.unit.test_http_tool import PUBLIC, Names
 
 SECONDS = 40
 TOKEN = "a-token-for-tests"
 QUICK = Schedule(waits=(0.02, 0.04, 0.06), spread=0)
 STREAM = "AGENT_EVENTS"
-
-
-@pytest.fixture(scope="module")
-async def nats(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[EmbeddedNats]:
-    async with EmbeddedNats(tmp_path_factory.mktemp("nats-webhooks")) as server:
-        yield server
 
 
 @pytest.fixture
@@ -129,7 +122,7 @@ class World:
         async with (
             connect_log(settings, name="webhooks-test") as log,
             open_notifications(log, settings, schedule=QUICK, network=network) as service,
-            serve_grpc([service], "127.0.0.1:0", TOKEN, _ready) as address,
+            serve_grpc([service], "127.0.0.1:0", TOKEN, ready) as address,
             grpc.aio.insecure_channel(address) as channel,
         ):
             yield Service(stub=NotificationServiceStub(channel), log=log)
@@ -159,20 +152,13 @@ class World:
         return execution_id
 
 
-async def _ready() -> bool:
-    return True
-
-
 @pytest.fixture
 async def world(nats: EmbeddedNats, receiver: WebhookReceiver, tmp_path: Path) -> AsyncIterator[World]:
     credentials = Settings(home=tmp_path, nats_url=nats.address.url, nats_token=nats.address.token)
     async with asyncio.timeout(SECONDS), connect_log(credentials, name="executions-test") as log:
         await log.ensure_streams()
-        deps = ExecutionDeps(
-            log=log, blobs=log, results=log, workspaces=ScriptedWorkspaces(), model=ScriptedModel(), owner="test",
-            fleet=ScriptedFleet(storage=log, runs={"agent-dev-1": ScriptedRun(asks=1)}), pauses=(0.0,),
-        )  # fmt: skip
-        async with Executions(deps) as executions:
+        fleet = ScriptedFleet(storage=log, runs={"agent-dev-1": ScriptedRun(asks=1)})
+        async with Executions(execution_deps(log, fleet=fleet)) as executions:
             yield World(nats=nats, home=tmp_path, receiver=receiver, log=log, executions=executions)
 
 

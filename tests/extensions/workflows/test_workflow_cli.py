@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.fleet_client import bodies
 from tests.fleet_command import Shell, ended
+from tests.recorded_store import FLOW, STORES, serving_store
 from tests.workflow_script import HELD
 
 pytestmark = pytest.mark.slow
@@ -82,3 +84,14 @@ async def test_files_are_checked_and_drawn_without_a_fleet(tmp_path: Path) -> No
     assert (await shell.fleet("workflow", "graph", "fix-issue", "-o", str(picture))).code == 0
     assert picture.read_text() == drawn.out
     assert (await shell.fleet("workflow", "graph", "nowhere")).code == 2
+
+
+# --- a workflow that waits for people since an earlier version is gone on with by this one ---
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("store", STORES, ids=lambda path: path.name)
+async def test_one_that_waits_since_an_earlier_version_goes_on(store: Path) -> None:
+    async with serving_store(store) as site:
+        nodes = bodies(await site.resolved(FLOW, "APPROVED"), "node_updated")
+        assert [node["node_id"] for node in nodes if node["status"] == "completed"] == ["one", "ask", "two"]

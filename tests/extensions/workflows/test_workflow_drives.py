@@ -42,9 +42,8 @@ from swe_ai_fleet.domain.workflow import (
 )
 from swe_ai_fleet.extensions import load_parts
 from swe_ai_fleet.extensions.workflows import read_catalog
-from swe_ai_fleet.orchestrator.execution_context import ExecutionDeps
 from swe_ai_fleet.orchestrator.executions import Executions, Room
-from tests.scripted_fleet import PASSED, ScriptedRun
+from tests.scripted_fleet import PASSED, ScriptedRun, execution_deps
 from tests.scripted_workspaces import DELIVERED_COMMIT
 from tests.unit.test_executions import World, published
 
@@ -386,18 +385,8 @@ class Remembering:
 async def test_what_is_remembered_is_told_to_who_asks_and_costs_nobody_the_run(world: World, fault: FleetError | None):
     memory = Remembering(fault=fault)
     ask = Node(id="ask", type=NodeType.AGENT, query="which colour?", agent_config=AgentConfig(use_memory=True))
-    deps = ExecutionDeps(
-        log=world.log,
-        blobs=world.log,
-        results=world.log,
-        fleet=world.fleet,
-        workspaces=world.workspaces,
-        model=world.model,
-        owner="test",
-        context=memory,
-        memories=memory,
-        workflows=WORKFLOWS,
-    )
+    around = {"fleet": world.fleet, "workspaces": world.workspaces, "model": world.model, "workflows": WORKFLOWS}
+    deps = execution_deps(world.log, context=memory, memories=memory, **around)
     async with asyncio.timeout(10), Executions(deps) as executions:
         task = a_run(agent("plain"), ask, edges=chain("plain", "ask"))
         state = await executions.wait(DEFAULT_TENANT, (await executions.submit(task)).execution_id)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import ast
 import asyncio
 import json
 import re
 from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path
-from types import FunctionType
 from typing import Any
 
 import pytest
@@ -27,6 +25,7 @@ from swe_ai_fleet.extensions.workflows import (
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import Conversation, Script, ScriptedModelServer, Turn
 from swe_ai_fleet.tools import FunctionTool, ToolRegistry
+from tests.documented import blocks, run_python
 from tests.environments import home_at
 
 SECRET = "hunter2-hunter2"
@@ -232,9 +231,9 @@ async def test_the_document(
     files = re.findall(r"```yaml\n(.*?)```", document, re.DOTALL)
     Path("squares.yaml").write_text(files[0])
     names: dict[str, Any] = {}
-    for block in re.findall(r"```python\n(.*?)```", document, re.DOTALL):
-        code = compile(block, "workflows.md", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-        await FunctionType(code, names)()
+    for language, block in blocks("docs/workflows.md"):
+        if language == "python":
+            await run_python(block, names)
     printed = capsys.readouterr().out
     assert "completed The sum is 14." in printed
     assert "\n362\n" in printed

@@ -11,22 +11,21 @@ import grpc.aio
 import pytest
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as orchestrator
-from fleet.orchestrator.v1 import orchestrator_pb2_grpc as orchestrator_grpc
 from fleet.workflow.v1 import workflow_pb2 as pb
 from fleet.workflow.v1 import workflow_pb2_grpc as pb_grpc
 from swe_ai_fleet.testing.repositories import commit_files, git, make_repository
 from tests.conftest import FleetUnderTest
+from tests.fleet_client import Client
 from tests.search_server import SearchServer
 from tests.workflow_script import CART_FILES, FIX, RESEARCH, REVIEW
 
 
-class Client:
+class Workflows(Client):
     """Both services of one fleet."""
 
     def __init__(self, channel: grpc.aio.Channel, token: str) -> None:
+        super().__init__(channel, token)
         self.workflows = pb_grpc.WorkflowServiceStub(channel)
-        self.executions = orchestrator_grpc.OrchestratorServiceStub(channel)
-        self.call = {"metadata": (("authorization", f"Bearer {token}"),), "timeout": 300}
 
     async def begin(self, workflow: str, inputs: Mapping[str, object], repo: Path | None = None, **more: object) -> str:
         where = orchestrator.RepoRef(path=str(repo)) if repo is not None else None
@@ -42,21 +41,16 @@ class Client:
     async def ended(self, execution_id: str) -> pb.WorkflowRun:
         """The run at its end; what waits for a person is approved."""
         request = orchestrator.StreamExecutionRequest(execution_id=execution_id)
-        async for event in self.executions.StreamExecution(request, **self.call):
+        async for event in self.stub.StreamExecution(request, **self.call):
             if event.type == "approval_awaited":
-                await self.executions.ResolveApproval(
-                    orchestrator.ResolveApprovalRequest(
-                        execution_id=execution_id, decision=orchestrator.APPROVAL_DECISION_APPROVED, comment="go"
-                    ),
-                    **self.call,
-                )
+                await self.resolve(execution_id, "APPROVED", comment="go")
         return (await self.workflows.GetRun(pb.GetRunRequest(execution_id=execution_id), **self.call)).run
 
 
 @pytest.fixture
-async def client(fleet: FleetUnderTest) -> AsyncIterator[Client]:
+async def client(fleet: FleetUnderTest) -> AsyncIterator[Workflows]:
     async with grpc.aio.insecure_channel(fleet.running.address) as channel:
-        yield Client(channel, fleet.running.token)
+        yield Workflows(channel, fleet.running.token)
 
 
 @pytest.fixture
@@ -70,7 +64,7 @@ def _statuses(run: pb.WorkflowRun) -> dict[str, int]:
 
 
 @pytest.mark.slow
-async def test_an_issue_is_reproduced_fixed_verified_and_reviewed(client: Client, repository: Path) -> None:
+async def test_an_issue_is_reproduced_fixed_verified_and_reviewed(client: Workflows, repository: Path) -> None:
     issue = f"{FIX} total() of an empty list raises IndexError"
     run = await client.ended(await client.begin("fix-issue", {"issue": issue}, repository))
     assert set(_statuses(run)) == {"reproduce", "fix", "verify", "review"}
@@ -81,14 +75,13 @@ async def test_an_issue_is_reproduced_fixed_verified_and_reviewed(client: Client
     assert "passed" in outputs["tests"]["content"]
     assert outputs["verified"] == "completed"
     # What the reviewer read stood on the delivered branch.
-    request = orchestrator.StreamExecutionRequest(execution_id=run.execution_id)
-    events = [event async for event in client.executions.StreamExecution(request, **client.call)]
+    events = await client.events(run.execution_id)
     read = [e for e in events if e.type == "tool_finished" and e.agent_id == "node-review-1"]
     assert "return sum(prices)" in read[0].payload_json
 
 
 @pytest.mark.slow  # quick: test_workflow_drives.py runs two templates
-async def test_a_branch_is_reviewed_from_several_sides(client: Client, repository: Path) -> None:
+async def test_a_branch_is_reviewed_from_several_sides(client: Workflows, repository: Path) -> None:
     commit_files(repository, {"cart.py": "def total(prices):\n    return sum(prices)\n"}, message="Sum up")
     inputs = {"base": "HEAD~1", "sides": [f"{REVIEW} correctness", f"{REVIEW} tests"]}
     run = await client.ended(await client.begin("review-pull-request", inputs, repository))
@@ -97,7 +90,7 @@ async def test_a_branch_is_reviewed_from_several_sides(client: Client, repositor
     assert (outputs["verdict"], len(outputs["reviews"])) == ("approve", 2)
 
 
-async def test_a_report_is_researched_without_a_repository(client: Client, search_server: SearchServer) -> None:
+async def test_a_report_is_researched_without_a_repository(client: Workflows, search_server: SearchServer) -> None:
     question = f"{RESEARCH} what is so?"
     run = await client.ended(await client.begin("research-report", {"question": question, "results": 5}))
     assert set(_statuses(run)) == {"search", "sources", "report"}
@@ -109,7 +102,7 @@ async def test_a_report_is_researched_without_a_repository(client: Client, searc
     assert outputs["sources"]["sources"][1]["content"] == "'''; import os; os.abort() #"
 
 
-async def test_what_there_is_and_what_is_wrong(client: Client) -> None:
+async def test_what_there_is_and_what_is_wrong(client: Workflows) -> None:
     listed = await client.workflows.ListWorkflows(pb.ListWorkflowsRequest(), **client.call)
     names = ["fix-issue", "research-report", "review-pull-request", "upgrade-dependency"]
     assert ([one.name for one in listed.workflows], list(listed.broken)) == (names, [])

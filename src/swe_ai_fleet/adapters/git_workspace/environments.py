@@ -46,8 +46,7 @@ from swe_ai_fleet.environments import caller_command, detect, digest
 from swe_ai_fleet.environments.node_project import pinned_npm
 from swe_ai_fleet.environments.pip_steps import Tooling
 from swe_ai_fleet.environments.recipe import Recipe
-from swe_ai_fleet.environments.repository_files import RepositoryFiles
-from swe_ai_fleet.environments.requirements import NODE_LOCKS, PYTHON_LOCKS
+from swe_ai_fleet.environments.repository_files import NODE_LOCKS, PYTHON_LOCKS, RepositoryFiles
 from swe_ai_fleet.ports import KnownRecipes, SecretMask
 from swe_ai_fleet.sandbox import IsolationLevel, Sandbox
 from swe_ai_fleet.sandbox.uninterrupted import uninterrupted

@@ -120,11 +120,11 @@ class CallDispatcher:
 
         A new endpoint is pinged first and gets calls gradually; a departed one finishes its running calls.
         """
-        kept = [endpoint for endpoint in self.endpoints if endpoint.member in members]
-        kept_members = [endpoint.member for endpoint in kept]
+        remaining = [endpoint for endpoint in self.endpoints if endpoint.member in members]
+        remaining_members = [endpoint.member for endpoint in remaining]
         departed = [endpoint for endpoint in self.endpoints if endpoint.member not in members]
-        new = [self._endpoint(member) for member in members if member not in kept_members]
-        self.endpoints = (*kept, *new)
+        new = [self._endpoint(member) for member in members if member not in remaining_members]
+        self.endpoints = (*remaining, *new)
         for endpoint in departed:
             endpoint.emptied = asyncio.Event()
             if not endpoint.in_flight:

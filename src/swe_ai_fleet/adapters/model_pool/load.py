@@ -82,7 +82,7 @@ def _sample(line: bytes) -> tuple[bytes, float]:
     else:
         name, _, rest = line.partition(b" ")
     words = rest.split(maxsplit=1)
-    return name.strip(), (number_in(words[0], 1e15) or 0.0) if words else 0.0
+    return name.strip(), (number_in(words[0], 0, 1e15) or 0.0) if words else 0.0
 
 
 class Circuit(StrEnum):

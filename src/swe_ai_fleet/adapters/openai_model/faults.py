@@ -97,7 +97,7 @@ class ServerRefusal:
 
 def retry_after_seconds(error: BaseException | None) -> float | None:
     """The seconds to wait before a retry, if the server gave them."""
-    return number_in(error.retry_after, 1e9) if isinstance(error, StatusError) else None
+    return number_in(error.retry_after, 0, 1e9) if isinstance(error, StatusError) else None
 
 
 def public_url(url: str) -> str:

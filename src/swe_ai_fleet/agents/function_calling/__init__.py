@@ -1,5 +1,4 @@
-"""Function calling: any functions, any task, over the one agent loop; and what goes with a conversation around it.
+"""Function calling: any functions, for a task or in a conversation, with the agent loop.
 
-Its modules are imported by name: `caller` runs one task, `converse` a conversation, and the others are what both have
-in common.
+Its modules are imported by name: `caller` runs one task, `conversation` answers a conversation; the others are shared.
 """

@@ -1,4 +1,4 @@
-"""What a caller gives along with a task: files, pages, pictures."""
+"""Attachments of a task: files, pages, pictures."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from swe_ai_fleet.tools.truncation import beginning
 
 MAX_FILES = 50
 MAX_TEXT_CHARS = 50_000
-"""Of one file or page; the model is told how long it is."""
+"""The most of one file or page that is sent; the model learns its whole length."""
 MAX_ALL_CHARS = 200_000
-"""Of all files and pages of a task together."""
+"""The most of all files and pages of a task together."""
 MAX_BYTES = 8 * 1024 * 1024
-"""Of one file, page or picture."""
+"""The largest file, page or picture."""
 MAX_SECONDS = 30.0
-"""For one of them."""
+"""The time limit for reading one of them."""
 _PICTURES = (
     (b"\x89PNG\r\n\x1a\n", "image/png"),
     (b"\xff\xd8\xff", "image/jpeg"),
@@ -40,7 +40,7 @@ _ACCEPT = "text/html,application/xhtml+xml,image/*,text/*;q=0.9,*/*;q=0.5"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attachments:
-    """Read files: `sections` of text for the task, `images` as `data:` URLs, and in `faults` what could not be had."""
+    """Read files: `sections` of text for the task, `images` as `data:` URLs, a fault for each unreadable one."""
 
     sections: tuple[str, ...] = ()
     images: tuple[str, ...] = ()
@@ -67,7 +67,7 @@ async def read_attachments(
 ) -> Attachments:
     """Read each path of this machine, `http(s)` URL of a page or picture and `data:` URL of a picture, in order.
 
-    What cannot be read is said in its section, and a fault.
+    If one cannot be read, its section says so, and there is a fault.
     """
     sections: list[str] = []
     images: list[str] = []
@@ -135,7 +135,7 @@ def _read(path: str) -> bytes:
 
 
 def _picture(data: bytes) -> str:
-    """A picture as a `data:` URL, by what it begins with; of anything else nothing."""
+    """A picture as a `data:` URL, recognised by its first bytes; empty for anything else."""
     kind = next((kind for magic, kind in _PICTURES if data.startswith(magic)), "")
     if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
         kind = "image/webp"
@@ -147,7 +147,7 @@ def _name(file: str | Path) -> str:
     if text.startswith("data:"):
         return "picture"
     if text.startswith(("http://", "https://")):
-        # What follows may hold credentials.
+        # The rest may contain credentials.
         return text.partition("?")[0].partition("#")[0][:500]
     return Path(text).name or text
 

@@ -34,7 +34,7 @@ def read_conversation(
 ) -> tuple[Message, ...]:
     """The messages of a conversation in OpenAI's shape: roles system (first only; `developer` is the same), user,
     assistant and tool; each call is answered by exactly one tool message before the next reply. Raises ValueError
-    naming the message and what is wrong with it."""
+    naming the message and its problem."""
     if not is_array(given):
         raise ValueError(f"{field} is a {type(given).__name__}; give a list of messages")
     reader = _Reader(known_tools)
@@ -49,25 +49,25 @@ def read_conversation(
 
 
 def with_system(messages: Sequence[Message], prompt: str) -> tuple[Message, ...]:
-    """The conversation with a system message at its head: its own, else one with this prompt."""
+    """The conversation, starting with a system message: its own, else one with this prompt."""
     if messages and isinstance(messages[0], SystemMessage):
         return tuple(messages)
     return (SystemMessage(content=prompt), *messages)
 
 
 def write_conversation(messages: Sequence[Message], *, answer: str = "") -> list[dict[str, object]]:
-    """The messages as OpenAI's objects, new ones; the answer comes last where the assistant's last word is another."""
+    """The messages as new OpenAI objects; the answer is added unless it is the last message already."""
     final_message = AssistantMessage(content=answer)
     ending = (final_message,) if answer and tuple(messages[-1:]) != (final_message,) else ()
     return [_as_dict(message) for message in (*messages, *ending)]
 
 
 class _Reader:
-    """Takes in one message after the other; `open` are the calls that wait for their answer, by their given id."""
+    """Reads one message after the other; `open` maps the given ids of unanswered calls to unique ones."""
 
     def __init__(self, known_tools: Collection[str]) -> None:
-        self._known = known_tools
-        self._taken: set[str] = set()
+        self._tools = known_tools
+        self._call_ids: set[str] = set()
         self.messages: list[Message] = []
         self.open: dict[str, str] = {}
 
@@ -112,18 +112,18 @@ class _Reader:
         name, call_id, arguments = parts.get("name"), call.get("id"), parts.get("arguments", "{}")
         if not isinstance(name, str) or not isinstance(call_id, str) or not call_id:
             raise ValueError("a tool call must have an id and a function with a name")
-        if name not in self._known:
-            raise ValueError(f"it calls {name[:64]!r}; the tools are: {', '.join(self._known)}")
+        if name not in self._tools:
+            raise ValueError(f"it calls {name[:64]!r}; the tools are: {', '.join(self._tools)}")
         if call_id in self.open:
             raise ValueError(f"two calls have the id {call_id[:64]!r}")
-        own, number = call_id, 1
-        while own in self._taken:
+        unique, number = call_id, 1
+        while unique in self._call_ids:
             number += 1
-            own = f"{call_id}-{number}"
-        self._taken.add(own)
-        self.open[call_id] = own
+            unique = f"{call_id}-{number}"
+        self._call_ids.add(unique)
+        self.open[call_id] = unique
         text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False, default=str)
-        return ToolCall(call_id=own, model_call_id=call_id, name=name, arguments=text)
+        return ToolCall(call_id=unique, model_call_id=call_id, name=name, arguments=text)
 
 
 def _text(content: object) -> str:
@@ -163,7 +163,7 @@ def _as_dict(message: Message) -> dict[str, object]:
 
 
 class CallResult(TypedDict):
-    """A call that the model asked for, and what it gave, whole; `arguments` is the text the model wrote."""
+    """A call of the model and its whole result; `arguments` is the text that the model wrote."""
 
     id: str
     tool: str
@@ -173,7 +173,7 @@ class CallResult(TypedDict):
 
 
 class ToolConversation(TypedDict):
-    """How a conversation went on. `messages` is the whole of it, what came in included; `error` says what ended it."""
+    """The answer to a conversation. `messages` is all of it, with the given ones; `error` says why it failed."""
 
     final_text: str
     tool_calls_executed: int
@@ -187,10 +187,10 @@ class ToolConversation(TypedDict):
 async def converse(
     model: ChatModel, setup: Setup, messages: Sequence[object], system_prompt: str, *, max_turns: int
 ) -> ToolConversation:
-    """Let the model answer a conversation, by calling functions where it wants; its first reply without a call is it.
+    """Have the model answer a conversation; it may call functions, and its first reply without a call is the answer.
 
-    A system message in `messages` gives way to `system_prompt` unless that is empty; `model` is as it is: trying again
-    is done here. Raises ValueError for messages that are no conversation, and as `Setup.priced` does.
+    `system_prompt`, unless empty, replaces a system message in `messages`. `model` needs no retries, which are added
+    here. Raises ValueError for messages that are no conversation, and as `Setup.priced` does.
     """
     if max_turns < 1:
         raise ValueError("max_turns must be at least 1")
@@ -235,11 +235,11 @@ def _outcome(trajectory: Trajectory, narration: Narration, messages: list[dict[s
             "id": call.call_id,
             "tool": call.name,
             "arguments": call.arguments,
-            "success": seen.result.success,
-            "result": narration.results.get(call.call_id) or seen.result.observation(),
+            "success": observation.result.success,
+            "result": narration.results.get(call.call_id) or observation.result.observation(),
         }
         for step in trajectory.steps
-        for call, seen in zip(step.reply.tool_calls, step.observations, strict=False)
+        for call, observation in zip(step.reply.tool_calls, step.observations, strict=False)
     ]
     status: Status = _STATUS.get(trajectory.stop_reason, "error")
     return {

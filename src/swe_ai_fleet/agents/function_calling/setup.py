@@ -1,4 +1,4 @@
-"""Setup of function calling: the functions, the rules under which they are called, and what a run tells its caller."""
+"""Setup of function calling: the functions, the rules of a run, and the responses of a run to its caller."""
 
 from __future__ import annotations
 
@@ -53,27 +53,27 @@ from swe_ai_fleet.tools.registry import (
 from swe_ai_fleet.tools.result_cache import ResultCache
 
 MAX_KEPT_BYTES = 64 * 1024 * 1024
-"""Of whole results, together; what comes later is kept as the model saw it."""
+"""The most bytes of whole results together; later results are kept as the model got them."""
 _ERROR = "Error: "
-_NONE = 1_000_000
+_UNLIMITED = 1_000_000
 _A_DAY = 24 * 3600.0
-FUNCTION_CALLING = Limits(max_iterations=10, max_tool_calls=_NONE, timeout_seconds=_A_DAY)
-"""Of `FunctionCallingAgent`: iterations alone, and each tool has a time limit of its own."""
+FUNCTION_CALLING = Limits(max_iterations=10, max_tool_calls=_UNLIMITED, timeout_seconds=_A_DAY)
+"""The limits of `FunctionCallingAgent`: only on iterations; each tool has its own time limit."""
 CHAT = Limits(max_iterations=5, max_tool_calls=20, timeout_seconds=60.0)
-"""Of a planner or a chat, where somebody waits for the answer."""
+"""The limits of a planner or a chat, where a person waits for the answer."""
 Tool = Callable[..., object] | BaseTool | type[BaseTool] | Toolkit | Mapping[str, object] | str
-"""What can be given as a tool: a function, a BaseTool, a toolkit with all of its own, a registered tool by its name or
-by its definition, as `ToolRegistry.get_tool_definitions` gives it."""
+"""A tool as callers may give it: a function, a BaseTool, a toolkit with all its operations, a registered tool by its
+name or by its definition, as `ToolRegistry.get_tool_definitions` returns it."""
 LOOP_LADDER = (LoopAction.NUDGE, LoopAction.STRONG_NUDGE, LoopAction.STOP)
 NOT_OFFERED = frozenset({"ask_user", "propose_approach", FINAL_ANSWER, REQUEST_TOOLS})
-"""What is there for those who name it, and for nobody else."""
+"""Registered tools that `request_tools` does not offer; callers must name them."""
 
 
 class AgentResponse(TypedDict):
-    """One thing that happened. `channel` is `tool` for what a tool said, `run` for everything else.
+    """One event of a run. `channel` is `tool` for calls and their results, `run` for everything else.
 
-    `step` is a reply of the model or the result of a call, `log` what the run itself notes, `final` the answer; there
-    is exactly one of these, the last. `metadata` is JSON: `event` names what it is, the rest depends on that.
+    `step` is a reply of the model or the result of a call, `log` a note of the run itself, `final` the answer, which is
+    always the last response. `metadata` is JSON: `event` names the event, the rest depends on it.
     """
 
     type: Literal["step", "final", "log"]
@@ -84,9 +84,9 @@ class AgentResponse(TypedDict):
 
 @dataclass(slots=True, kw_only=True)
 class AgentTask:
-    """A task as far as it has come. `result` is None until there is one; `steps_taken` counts the model's turns.
+    """The state of a task. `result` is None until there is one; `steps_taken` counts the model's turns.
 
-    `results` are the whole results of its tool calls by call id, where the model was shown only the beginning too.
+    `results` are the whole results of its tool calls by call id, even if the model got only their beginning.
     """
 
     id: str
@@ -97,7 +97,7 @@ class AgentTask:
 
 
 class Narration:
-    """A `Journal` that keeps whole results by call id and the task up to date, and tells each event as a response.
+    """A `Journal` that collects whole results by call id, updates the task, and turns each event into a response.
 
     Events are written to `journal`, where there is one; whole results go to `store`, too.
     """
@@ -105,13 +105,13 @@ class Narration:
     def __init__(
         self,
         task: AgentTask,
-        tell: Callable[[AgentResponse], None],
+        on_response: Callable[[AgentResponse], None],
         *,
         journal: Journal | None = None,
         store: Callable[[bytes], Awaitable[BlobRef]] | None = None,
     ) -> None:
         self._task = task
-        self._tell = tell
+        self._on_response = on_response
         self._journal = journal
         self._store = store
         self._writer = Writer(tenant="", execution_id=task.id, task_id=task.id)
@@ -119,7 +119,7 @@ class Narration:
         self._kept: dict[str, str] = {}
         self._kept_bytes = 0
         self.results: dict[str, str] = {}
-        """What each call gave, whole, by call id."""
+        """The whole result of each call, by call id."""
         task.results = self.results
 
     async def append(self, body: EventBody) -> Event:
@@ -157,7 +157,7 @@ class Narration:
         return self._writer.event(body, ordinal=self._ordinal, at=now())
 
     async def flush(self) -> None:
-        """Have what was posted written; here nothing is held back."""
+        """Have what was posted written; without a journal nothing is buffered."""
         if self._journal is not None:
             await self._journal.flush()
 
@@ -174,7 +174,7 @@ class Narration:
         self._say("log", "run", value, event, metadata)
 
     def delta(self, text: str) -> None:
-        """Tell of a part of a reply that is still coming in; one that is tried again begins anew."""
+        """Report a part of a streamed reply; a retried reply starts over."""
         self._say("log", "run", text, "delta", {})
 
     def step(self, value: str, event: str, **metadata: object) -> None:
@@ -226,7 +226,7 @@ class Narration:
         event: str,
         metadata: Mapping[str, object],
     ) -> None:
-        self._tell({"type": kind, "channel": channel, "value": value, "metadata": {"event": event, **metadata}})
+        self._on_response({"type": kind, "channel": channel, "value": value, "metadata": {"event": event, **metadata}})
 
 
 def _call(entry: AuditEntry) -> dict[str, object]:
@@ -235,11 +235,11 @@ def _call(entry: AuditEntry) -> dict[str, object]:
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """How functions are called.
+    """The tools, limits and options of function calling.
 
     Attributes:
-        model_name: What the caller calls the model; its price may stand under this name too.
-        max_tool_result_chars: Of a result's beginning, so much stands in the history.
+        model_name: The caller's name of the model, under which its price may be given too.
+        max_tool_result_chars: How much of the beginning of a result is in the history.
     """
 
     tools: Mapping[str, BaseTool] = field(default_factory=dict[str, BaseTool])
@@ -269,7 +269,7 @@ class Setup:
             raise ValueError("limits.max_cost is set, but no model has a price; set FLEET_MODEL_PRICES or leave it out")
 
     def priced(self, budget: Budget, capabilities: ModelCapabilities) -> Budget:
-        """The same budget at the price of this model. Raises ValueError where it has none and the cost is limited."""
+        """The budget with the price of this model. Raises ValueError if it has none and the cost is limited."""
         names = (capabilities.model, self.model_name, ANY_MODEL)
         price = next((self.prices[name] for name in names if name in self.prices), None)
         if price is None and budget.limits.max_cost:
@@ -315,7 +315,7 @@ class Setup:
         answer: OperationSpec | None = None,
         on_retry: Callable[[str], None] | None = None,
     ) -> RetryingModel:
-        """The model as a run asks it: tried again, shown `answer` as `final_answer`, and whole `results` at its end."""
+        """The model with retries, with `answer` as its `final_answer`, and whole `results` when it must answer."""
         middleware = ShownTools(model, {FINAL_ANSWER: answer})
         return RetryingModel(WholeResults(middleware, results), waits=self.retry_waits, on_retry=on_retry)
 
@@ -324,7 +324,7 @@ class Setup:
 
     @cached_property
     def specs(self) -> tuple[OperationSpec, ...]:
-        """The tools as the model sees them at first, `final_answer` and `request_tools` aside."""
+        """The tools offered to the model at first, without `final_answer` and `request_tools`."""
         own = [RegisteredOperation(tool).spec for name, tool in self.tools.items() if name not in self.idle]
         return (*own, *(definition.spec for kit in self.toolkits for definition in kit.definitions.values()))
 
@@ -336,17 +336,17 @@ class Setup:
 def gathered(
     tools: Iterable[Tool], *, registry: ToolRegistry | None = None, one_line_doc: bool, tool_timeout: float
 ) -> tuple[dict[str, BaseTool], tuple[Toolkit, ...], frozenset[str]]:
-    """The given tools by name, the toolkits, and the names of those that are shown only when they are asked for.
+    """The given tools by name, the toolkits, and the names of the tools that are offered only on request.
 
-    A plain function counts as one that only reads: an identical call is answered from what it gave before, and it may
-    run beside others. `FunctionTool(function, read_only=False)` says that it has an effect.
+    A plain function counts as read-only: the result of an identical call is reused, and calls may run concurrently.
+    `FunctionTool(function, read_only=False)` has side effects.
 
     Args:
-        tools: Functions, BaseTools, toolkits, names and definitions of registered tools. `request_tools` brings all
-            that its registry has.
-        one_line_doc: Whether the model reads the first line of a function's docstring only.
+        tools: Functions, BaseTools, toolkits, names and definitions of registered tools. `request_tools` adds all tools
+            of its registry.
+        one_line_doc: Whether the model gets only the first line of a function's docstring.
 
-    Raises ValueError (two tools have one name, a definition has none), InvalidRequest (no schema is made), NotFound.
+    Raises ValueError (duplicate name, definition without a name), InvalidRequest (no schema is possible), NotFound.
     """
     base_tools: list[BaseTool] = []
     kits: list[Toolkit] = []
@@ -375,7 +375,7 @@ def gathered(
 
 
 def _name_in(definition: Mapping[str, object]) -> str:
-    """The tool that a definition describes. Raises ValueError where it has no name."""
+    """The name of the tool that a definition describes. Raises ValueError if it has none."""
     name = mapping(definition, "function").get("name") or definition.get("name")
     if not isinstance(name, str):
         raise ValueError(f"a tool's definition has a function with a name; {definition!r:.120} has none")

@@ -1,4 +1,4 @@
-"""Plans: made by the model as a whole, checked against the real tools, carried out step by step, verified."""
+"""Plans: made by the model as a whole, checked against the tools, executed step by step, verified."""
 
 from swe_ai_fleet.agents.planning.planner import Operations as Operations
 from swe_ai_fleet.agents.planning.progress import contradicts as contradicts

@@ -1,7 +1,7 @@
-"""The one way into a run: by plan, step by step, or whichever of the two the request calls for.
+"""Running an agent by a plan, step by step, or in the mode that fits the request.
 
-The replies of the planned model are the plan's next calls, and the real model is asked for plans alone. So a plan, made
-whole and checked whole, is carried out by the same loop as everything else, with its limits, approvals and log.
+The replies of `PlannedModel` are the next calls of a plan; the real model is only asked for plans and verdicts. So the
+agent loop also executes plans, with its limits, approvals and log.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from swe_ai_fleet.ports import ChatModel
 from swe_ai_fleet.tools.builtin import PROPOSE
 
 PLAN = "plan"
-"""Stands as the model's name in replies that the plan gave."""
+"""The model's name in replies that come from the plan."""
 _MET = "The goal is met."
-_LOOKS = ("tests_run", "git_diff")
+_INSPECTIONS = ("tests_run", "git_diff")
 HAND_OVER = (
     "Working by a plan did not do it: {reason}. From here on choose each next step yourself, by the results so far, "
     "and call final_answer when the task is done."
@@ -40,10 +40,10 @@ HAND_OVER = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRules:
-    """What a plan may cost in second thoughts.
+    """The rules of working by plans.
 
-    `max_replans` is how many plans may follow the first; `proposes` puts each plan before the approval gate, as a
-    `propose_approach` call, before its first step.
+    `max_replans` is how many plans may follow the first; with `proposes`, each plan goes through the approval gate, as
+    a `propose_approach` call, before its first step.
     """
 
     max_replans: int = 2
@@ -51,9 +51,9 @@ class PlanRules:
 
 
 class PlannedModel(ModelWrapper):
-    """A `ChatModel` for one run: plan, carry out, look at what changed, ask whether the goal is met, answer.
+    """A `ChatModel` for one run: plan, execute, inspect the changes, ask whether the goal is met, answer.
 
-    A `direct` plan needs no model: what its last step gives is the answer. Where it fails, the model plans.
+    A `direct` plan needs no model: the result of its last step is the answer. If it fails, the model plans.
     """
 
     model: ChatModel
@@ -64,20 +64,20 @@ class PlannedModel(ModelWrapper):
         self._parts, self._operations, self._goal, self._direct = parts, operations, goal, direct
         self._planner = Planner(parts, operations, max_calls=limits.max_iterations - parts.budget.usage.model_calls)
         self.progress = PlanProgress(operations)
-        # The last step's calls are answered, and heard of, only once the run goes on.
+        # Unanswered calls of the last step are observed when the run continues.
         self.progress.resume(parts.steps, pending=bool(parts.history.unanswered()), direct=direct)
         self._max_plans = rules.max_replans + 1 + (direct is not None)
         self._proposes = rules.proposes and PROPOSE in operations
         self._nonce = secrets.token_hex(4)
         self.stopped: PlanStopped | None = None
-        """Why it spoke no more, once it does not."""
+        """Why planning stopped, if it did."""
         self.answer = ""
-        """What the verification made of the results, the goal met or not."""
+        """The answer of the verification, whether or not the goal is met."""
         self.final_prompt_sent = False
         """Whether the real model got the final prompt."""
 
     async def reply(self, request: ModelRequest) -> ModelReply:
-        """The plan's next calls; without tools, whatever the real model says. Raises PlanStopped, ModelError."""
+        """The plan's next calls; without tools, the reply of the real model. Raises PlanStopped, ModelError."""
         if not request.tools:
             self.final_prompt_sent = True
             return await self.model.reply(request)
@@ -93,23 +93,24 @@ class PlannedModel(ModelWrapper):
             if progress.failure:
                 raise PlanStopped(f"{progress.failure}; the plan says to give up then", stop=StopReason.TOOL_ERROR)
             reply = await self._planned(sampling)
-            if self._proposes and not progress.approved and progress.due() is not None:
-                return self._saying(reply, self._proposal())
-            if (due := progress.due()) is not None:
+            due = progress.due()
+            if self._proposes and not progress.approved and due is not None:
+                return self._calling(reply, self._proposal())
+            if due is not None:
                 call_id, step = due
-                return self._saying(reply, self._call(call_id, step), text=step.why)
-            if looks := self._verification_calls():
-                return self._saying(reply, *looks)
+                return self._calling(reply, self._call(call_id, step), text=step.why)
+            if calls := self._verification_calls():
+                return self._calling(reply, *calls)
             if reply is not None:
                 self._planner.keep(reply, step=progress.turns + 1)
             if self._direct is not None and progress.plans == 1:
-                return self._saying(None, self._finish(progress.content))
+                return self._calling(None, self._finish(progress.content))
             answer = await self._judged(sampling)
             if answer is not None:
                 return answer
 
     async def _planned(self, sampling: Sampling) -> ModelReply | None:
-        """Have a plan that holds; the reply that a new one stands in, None where the plan at hand is gone on with."""
+        """Make a new plan if there is no current one; the reply with it, None if the current plan continues."""
         progress, reply = self.progress, None
         reason, number = progress.reason, progress.turns + 1
         if progress.plans and not reason:
@@ -127,26 +128,28 @@ class PlannedModel(ModelWrapper):
         return reply
 
     async def _judged(self, sampling: Sampling) -> ModelReply | None:
-        """The final answer where the goal is met; None where a new plan is to be made for what it lacks."""
+        """The final answer if the goal is met; None if a new plan must be made for what is missing."""
         progress, number = self.progress, self.progress.turns + 1
         verdict, reply = await self._planner.verdict(
             step=number, sampling=sampling, goal=self._goal, steps=progress.report().as_text()
         )
-        # A goal that is met needs no words: what the last step gave is the answer.
+        # If the verdict has no text, the result of the last step is the answer.
         self.answer = verdict.answer or verdict.missing or (verdict.met and (progress.content or _MET)) or ""
         progress.met, progress.missing = verdict.met, verdict.missing
         if verdict.met is not False and self.answer:
-            return self._saying(reply, self._finish(self.answer))
+            return self._calling(reply, self._finish(self.answer))
         self._planner.keep(reply, step=number)
         progress.reason = f"the goal is not met: {verdict.missing or verdict.answer or 'nothing was found'}"
         return None
 
     def _verification_calls(self) -> list[ToolCall]:
-        """After changes that nobody looked at: the tests, where they did not run since, and the diff."""
+        """The calls that inspect changes after a plan: the tests, if they did not run since, and the diff."""
         progress = self.progress
         if progress.looked or not progress.changed:
             return []
-        names = [name for name in _LOOKS if name in self._operations and (name != _LOOKS[0] or progress.untested)]
+        names = [
+            name for name in _INSPECTIONS if name in self._operations and (name != "tests_run" or progress.untested)
+        ]
         ids = (PlanCallId(plan=progress.plans, purpose=RequestPurpose.VERIFY, number=number) for number in (1, 2))
         return [self._plan_call(call_id, name, {}) for call_id, name in zip(ids, names, strict=False)]
 
@@ -167,8 +170,8 @@ class PlannedModel(ModelWrapper):
         call_id = PlanCallId(plan=self.progress.plans, purpose=RequestPurpose.FINISH)
         return self._plan_call(call_id, FINAL_ANSWER.name, {"result": answer})
 
-    def _saying(self, reply: ModelReply | None, *calls: ToolCall, text: str = "") -> ModelReply:
-        """The calls, in the reply that the plan or the verdict stands in where there is one."""
+    def _calling(self, reply: ModelReply | None, *calls: ToolCall, text: str = "") -> ModelReply:
+        """The calls, in the reply with the plan or the verdict, if there is one."""
         message = AssistantMessage(content=reply.message.content if reply else text, tool_calls=calls)
         return ModelReply(
             message=message,
@@ -179,20 +182,20 @@ class PlannedModel(ModelWrapper):
         )
 
     def _plan_call(self, call_id: PlanCallId, name: str, arguments: Mapping[str, object]) -> ToolCall:
-        own = str(replace(call_id, nonce=self._nonce))
+        unique = str(replace(call_id, nonce=self._nonce))
         text = json.dumps(arguments, ensure_ascii=False)
-        return ToolCall(call_id=own, model_call_id=own, name=name, arguments=text)
+        return ToolCall(call_id=unique, model_call_id=unique, name=name, arguments=text)
 
 
 async def by_plan(parts: RunParts, *, goal: str, rules: PlanRules, direct: Plan | None) -> Trajectory:
-    """Carry out plans to the end; what became of each step stands in the trajectory's `plan`, reached or not.
+    """Execute plans to the end; the trajectory's `plan` has the status of each step.
 
-    The history is that of any run: the plan is the text beside its first call, each step a call and its observation.
-    An iteration is a reply of the model, not a step of the plan; errors in a row and loops are the plan's business.
-    Spent limits, model faults and plans that fail are stop reasons; a cancellation and bugs are raised.
+    The history is that of any run: the plan is the text beside its first call, each step a call and its result. An
+    iteration is a reply of the model, not a step of the plan; the rules on consecutive errors and loops do not apply.
+    Reached limits, model faults and failed plans are stop reasons; a cancellation and bugs are raised.
     """
     budget, planned = parts.budget, PlannedModel(parts, goal=goal, rules=rules, direct=direct)
-    carried_out = replace(
+    plan_parts = replace(
         parts,
         model=planned,
         rules=replace(parts.rules, max_tool_errors=0, max_malformed_replies=0),
@@ -201,7 +204,7 @@ async def by_plan(parts: RunParts, *, goal: str, rules: PlanRules, direct: Plan 
         on_step=planned.progress.observe,
     )
     with iterations(budget, len(parts.steps) + budget.limits.max_tool_calls + 1):
-        trajectory = await AgentRun(carried_out).drive()
+        trajectory = await AgentRun(plan_parts).drive()
     stopped, report = planned.stopped, planned.progress.report()
     if stopped is not None and trajectory.stop_reason is StopReason.MODEL_ERROR:
         trajectory = replace(trajectory, stop_reason=stopped.stop, error=stopped.message)
@@ -212,7 +215,7 @@ async def by_plan(parts: RunParts, *, goal: str, rules: PlanRules, direct: Plan 
 
 @contextmanager
 def iterations(budget: Budget, most: int) -> Generator[None]:
-    """Let a run have so many turns for a while: not all turns are the model's, and others counted before."""
+    """Raise the limit on turns meanwhile: turns of a plan are not turns of the model."""
     limits = budget.limits
     budget.limits = replace(limits, max_iterations=most)
     try:
@@ -223,10 +226,10 @@ def iterations(budget: Budget, most: int) -> Generator[None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModeRules:
-    """How it is chosen between the modes, and what plans may cost.
+    """How the mode of a run is chosen, and the rules of plans.
 
-    `threshold` is the complexity from which on a hybrid run goes step by step; with `outline`, a run that goes step by
-    step writes down in a few lines how it means to go about the task first.
+    `threshold` is the complexity from which a hybrid run works step by step; with `outline`, a step by step run first
+    writes down its approach in a few lines.
     """
 
     threshold: float = THRESHOLD
@@ -236,7 +239,7 @@ class ModeRules:
 
 async def _step_by_step(parts: RunParts, rules: ModeRules) -> Trajectory:
     if rules.outline and not parts.steps:
-        # Whatever goes wrong here goes wrong once more in the run itself, which ends with the reason.
+        # A fault here will occur again in the run itself, which ends with its reason.
         with suppress(ModelError, TimeoutError):
             async with parts.budget.time_limit():
                 await Planner(parts, Operations(parts.toolbox)).outline()
@@ -244,11 +247,11 @@ async def _step_by_step(parts: RunParts, rules: ModeRules) -> Trajectory:
 
 
 async def _handed_over(parts: RunParts, planned: Trajectory, rules: ModeRules) -> Trajectory:
-    """The conversation of a plan that failed, gone on with step by step."""
+    """Continue the conversation of a failed plan step by step."""
     message, budget = UserMessage(content=HAND_OVER.format(reason=planned.error)), parts.budget
     parts.history.add(message)
     parts.post(MessageAdded(step=len(planned.steps), message=message))
-    # The plan's steps were no turns of the model's: it has as many as it did not use for planning.
+    # Steps of the plan were not turns of the model; it has those left that planning did not use.
     turns_left = max(0, budget.limits.max_iterations - budget.usage.model_calls)
     with iterations(budget, len(planned.steps) + turns_left):
         trajectory = await _step_by_step(replace(parts, steps=planned.steps), rules)
@@ -260,12 +263,12 @@ async def drive(
 ) -> Trajectory:
     """Run an agent in a mode to its end, from its first message or from where an earlier process left it.
 
-    `simple` carries out one plan, `agentic` chooses each next step, `hybrid` goes by the complexity of `task_text`, the
-    request in the caller's own words, and hands a plan that fails over to the step by step way. `simple` and `hybrid`
-    answer requests for a single operation without a model; `agentic` does where no model answers its first call. A run
-    that goes on stays in the mode it was in.
+    `simple` works by plans, `agentic` step by step; `hybrid` chooses by the complexity of `task_text`, the request in
+    the caller's words, and continues a failed plan step by step. `simple` and `hybrid` answer requests for a single
+    operation without a model, `agentic` only if the model is unavailable at its first call. A resumed run stays in its
+    mode.
     """
-    model, rules, earlier = _AvailabilityModel(parts.model), mode_rules or ModeRules(), _went_by_plan(parts.steps)
+    model, rules, earlier = _AvailabilityModel(parts.model), mode_rules or ModeRules(), _worked_by_plan(parts.steps)
     parts, operations = replace(parts, model=model), Operations(parts.toolbox)
     if earlier is False or (earlier is None and mode is PlanningMode.AGENTIC):
         trajectory = await _step_by_step(parts, rules)
@@ -282,8 +285,8 @@ async def drive(
     return trajectory
 
 
-def _went_by_plan(steps: Sequence[Step]) -> bool | None:
-    """Whether the last call of a run that goes on was a plan's; None where it called nothing yet."""
+def _worked_by_plan(steps: Sequence[Step]) -> bool | None:
+    """Whether the last call of a resumed run was a plan's; None without any calls."""
     for step in reversed(steps):
         if step.reply.tool_calls:
             return PlanCallId.read(step.reply.tool_calls[0].call_id) is not None
@@ -291,7 +294,7 @@ def _went_by_plan(steps: Sequence[Step]) -> bool | None:
 
 
 class _AvailabilityModel(ModelWrapper):
-    """A model of which is known whether it could be reached."""
+    """Remembers whether the model was unavailable."""
 
     model: ChatModel
 

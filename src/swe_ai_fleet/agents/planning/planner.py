@@ -1,6 +1,6 @@
-"""The planner: it asks a model for a plan, and does not take one that cannot be carried out.
+"""The planner: it asks a model for a plan, and rejects plans that cannot be executed.
 
-A plan is made of operations that policy permits, and each step would be a valid call of one.
+Each step of an accepted plan is a valid call of an operation that the policy permits.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MOST_PROBLEMS = 12
 _MOST_OTHERS = 60
 OUTLINE_LINES = 8
 MAX_CORRECTIONS = 2
-"""How often a plan with mistakes goes back to the model."""
+"""How often the model may correct a plan with mistakes."""
 GO = "Carry it out now, and change it where what you find asks for that. Call final_answer when the task is done."
 PLAN_SCHEMA: Mapping[str, object] = {
     "type": "object",
@@ -62,42 +62,42 @@ _CUT_OFF = "the reply was cut off because it was too long: plan fewer steps, wit
 
 
 class Operations:
-    """The operations of a toolbox that its policy permits, those too that the model is not shown by itself."""
+    """The operations of a toolbox that its policy permits, including those not offered to the model at first."""
 
     def __init__(self, toolbox: Toolbox) -> None:
-        self._found: dict[str, tuple[Toolkit, Definition]] = {
+        self._permitted: dict[str, tuple[Toolkit, Definition]] = {
             definition.spec.name: (toolkit, definition)
             for toolkit in toolbox.toolkits.values()
             for definition in toolkit.definitions.values()
             if toolkit.pipeline.policy.offers(definition.spec)
         }
-        self._shown = {spec.name for spec in toolbox.specs if spec.name in self._found}
+        self._shown = {spec.name for spec in toolbox.specs if spec.name in self._permitted}
         self._names = OperationNames((*self.specs, FINAL_ANSWER))
 
     @property
     def specs(self) -> tuple[OperationSpec, ...]:
-        return tuple(definition.spec for _, definition in self._found.values())
+        return tuple(definition.spec for _, definition in self._permitted.values())
 
     def __contains__(self, name: object) -> bool:
-        return name in self._found
+        return name in self._permitted
 
     def spec(self, step: PlanStep) -> OperationSpec | None:
-        for _, definition in self._found.values():
+        for _, definition in self._permitted.values():
             if (definition.spec.tool, definition.spec.operation) == (step.tool, step.operation):
                 return definition.spec
         return None
 
     def signatures(self) -> list[str]:
-        """A line for each operation that the model is shown: how it is called and what it does."""
-        specs = (self._found[name][1].spec for name in sorted(self._shown))
+        """A line for each operation offered to the model: its signature and what it does."""
+        specs = (self._permitted[name][1].spec for name in sorted(self._shown))
         return [f"{signature(spec)}: {spec.description.partition(chr(10))[0]}" for spec in specs]
 
     def hidden_names(self) -> list[str]:
-        """The names of what is permitted beside those."""
-        return sorted(self._found.keys() - self._shown)[:_MOST_OTHERS]
+        """The names of the other permitted operations."""
+        return sorted(self._permitted.keys() - self._shown)[:_MOST_OTHERS]
 
     def read(self, text: str) -> tuple[Plan, tuple[str, ...]]:
-        """The plan in a model's reply, and everything that is wrong with it; nothing wrong, it can be carried out."""
+        """The plan in a model's reply, and its problems; without any, it can be executed."""
         draft = read_draft(text)
         problems = list(draft.problems)
         steps: list[PlanStep] = []
@@ -114,20 +114,20 @@ class Operations:
         return Plan(steps=tuple(steps), reasoning=draft.reasoning), tuple(problems)
 
     def checked(self, drafted: PlanStep) -> PlanStep | str | None:
-        """The step as it will be carried out; what is wrong with it; None for an answer, which a plan cannot know."""
+        """The step as it will be executed, or its problem; None for a final answer, which a plan cannot know."""
         reading = self._read_name(drafted)
         if reading.name == FINAL_ANSWER.name:
             return None
-        if reading.name not in self._found:
+        if reading.name not in self._permitted:
             name = f"{drafted.tool} {drafted.operation}".strip()[:80]
-            near = [name for name in reading.near if name in self._found]
+            near = [name for name in reading.near if name in self._permitted]
             guess = (
-                f" Did you mean {' or '.join(signature(self._found[name][1].spec) for name in near[:2])}?"
+                f" Did you mean {' or '.join(signature(self._permitted[name][1].spec) for name in near[:2])}?"
                 if near
                 else ""
             )
             return f"there is no operation {name!r}.{guess}"
-        toolkit, definition = self._found[reading.name]
+        toolkit, definition = self._permitted[reading.name]
         spec = definition.spec
         try:
             params = coerce_arguments(drafted.params, spec, reading.alias)[0]
@@ -146,7 +146,7 @@ class Operations:
         tool, operation = drafted.tool.strip(), drafted.operation.strip()
         written = [f"{tool}_{operation}", operation, tool] if tool and operation else [tool or operation]
         for name in written:
-            if name in self._found or name == FINAL_ANSWER.name:
+            if name in self._permitted or name == FINAL_ANSWER.name:
                 return NameReading(name=name)
         readings = [
             self._names.read(name, lambda name, alias: self._fits(name, drafted.params, alias)) for name in written
@@ -154,9 +154,9 @@ class Operations:
         return next((reading for reading in readings if reading.name), readings[0])
 
     def _fits(self, name: str, params: Mapping[str, object], alias: Alias | None) -> bool:
-        if name not in self._found:
+        if name not in self._permitted:
             return False
-        definition = self._found[name][1]
+        definition = self._permitted[name][1]
         try:
             definition.validate(coerce_arguments(params, definition.spec, alias)[0])
         except FleetError:
@@ -165,7 +165,7 @@ class Operations:
 
 
 class PlanStopped(ModelError):
-    """No plan can be carried out any further; `stop` is why the run ends."""
+    """Planning cannot continue; `stop` is the stop reason of the run."""
 
     def __init__(self, message: str, *, stop: StopReason = StopReason.PLAN_FAILED) -> None:
         super().__init__(message)
@@ -173,7 +173,7 @@ class PlanStopped(ModelError):
 
 
 class Planner:
-    """One model's plans for one run. What it is asked and says becomes part of the history and of the log."""
+    """Asks a model for the plans of one run. Requests and replies become part of the history and of the log."""
 
     def __init__(self, parts: RunParts, operations: Operations, *, max_calls: int = 1) -> None:
         self._parts = parts
@@ -183,10 +183,10 @@ class Planner:
         self._request = UserMessage(content="")
 
     async def plan(self, *, step: int, sampling: Sampling, reason: str, done: str) -> tuple[Plan, ModelReply]:
-        """A plan each of whose steps is a valid, permitted call, and the reply it stands in, which is not kept yet.
+        """A plan of valid, permitted calls, and the reply with it, which the caller must `keep`.
 
-        `reason` is why the plan before no longer holds; empty for the first. Raises PlanStopped where the last
-        correction was wrong too, or a limit is reached, ModelError.
+        `reason` is why the previous plan no longer works; empty for the first. Raises PlanStopped if the last
+        correction has mistakes too, or a limit is reached, ModelError.
         """
         request = rendered(
             "plan",
@@ -211,7 +211,7 @@ class Planner:
         raise PlanStopped(f"no plan that can be carried out: {'; '.join(problems)}")
 
     async def outline(self) -> None:
-        """Have a plan in a few lines of text put into the conversation, for an agent that chooses each next step.
+        """Add a plan in a few lines of text to the conversation, for an agent that works step by step.
 
         Raises PlanStopped, ModelError.
         """
@@ -221,7 +221,7 @@ class Planner:
         self._say(GO, step=1)
 
     async def verdict(self, *, step: int, sampling: Sampling, goal: str, steps: str) -> tuple[StepVerdict, ModelReply]:
-        """Whether the goal is met by what was done, and the reply that says so, which is not kept yet.
+        """Whether the executed steps meet the goal, and the reply with that verdict, which the caller must `keep`.
 
         Raises PlanStopped, ModelError.
         """
@@ -230,7 +230,7 @@ class Planner:
         return read_verdict(reply.message.content), reply
 
     def keep(self, reply: ModelReply, *, step: int) -> None:
-        """Make a reply that carries no call part of the conversation: recorded and paid for."""
+        """Add a reply without calls to the conversation, record it, and charge it to the budget."""
         self._parts.budget.settle(reply.usage)
         self._history.count_prompt(reply.usage)
         self._parts.post(ModelReplied(step=step, reply=reply, duration_ms=reply.usage.duration_ms))
@@ -245,12 +245,12 @@ class Planner:
         self._calls_left -= 1
 
         def ask_again() -> None:
-            # What is asked now may have been given up with what was said before.
+            # Condensing may have dropped the current request.
             if not any(message is self._request for message in self._history.messages):
                 self._say(self._request.content, step=step)
 
         reply = await parts.reply((), sampling, step=step, schema=schema, on_shrunk=ask_again)
-        # No tool was offered: a call is not carried out, and without an observation it may not stand in a conversation.
+        # No tool was offered, so a call is not run, and a call without a result must not be in a conversation.
         reply = replace(reply, message=replace(reply.message, tool_calls=()))
         if reply.finish_reason == "content_filter":
             self.keep(reply, step=step)

@@ -1,7 +1,7 @@
 """Progress of a run's plans, as their calls are answered.
 
-The ids of the calls that a plan makes say which step of which plan a call belongs to; a run that goes on elsewhere
-reads from them how far it was. A step's result may contradict what the plan expected of it.
+The id of a plan's call says which step of which plan it belongs to, so that a resumed run knows its progress. The
+result of a step may contradict the plan's expectation.
 """
 
 from __future__ import annotations
@@ -13,28 +13,19 @@ from enum import StrEnum
 
 from swe_ai_fleet.agents.planning.planner import Operations
 from swe_ai_fleet.domain.tool import Outcome, ToolResult
-from swe_ai_fleet.domain.trajectory import (
-    Observation,
-    OnFailure,
-    Plan,
-    PlanReport,
-    PlanStep,
-    Step,
-    StepReport,
-    StepStatus,
-)
+from swe_ai_fleet.domain.trajectory import OnFailure, Plan, PlanReport, PlanStep, Step, StepReport, StepStatus
 
 _ID = re.compile(r"p([1-9]\d{0,3})([svaf])([1-9]\d{0,3})t([1-9]\d{0,3})(?:n([0-9a-f]{8}))?")
 _EXIT = re.compile(r"exit(?: code)?[ :=]{0,3}(\d{1,3})", re.IGNORECASE)
 _MOST_REASON_CHARS = 300
 _RETRIES = 2
-"""How often a step that may be tried again is, after its first failure."""
+"""How often a step with `on_failure: retry` is retried."""
 _KEEP_FILES = frozenset({"git_add", "git_commit", "git_branch", "git_fetch", "git_push", "tests_lint"})
-"""What writes to the workspace but changes no file that tests speak of."""
+"""Operations that write to the workspace, but change no file that affects tests."""
 
 
 class RequestPurpose(StrEnum):
-    """A step of the plan; a look at what it changed; the question whether it is approved; the answer."""
+    """A step of the plan; an inspection of its changes; a request for approval; the final answer."""
 
     STEP = "s"
     VERIFY = "v"
@@ -44,10 +35,10 @@ class RequestPurpose(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanCallId:
-    """Call `attempt` for step (or look) `number` of plan `plan`, all counted from 1.
+    """Call `attempt` for step (or inspection) `number` of plan `plan`, all counted from 1.
 
-    `nonce` is eight hexadecimal digits of the process that makes the calls, so that what was decided about a call of
-    one run is never taken for a decision about another's.
+    `nonce` is eight hexadecimal digits of the process that makes the calls, so that a decision about a call of one run
+    never applies to another run.
     """
 
     plan: int
@@ -61,7 +52,7 @@ class PlanCallId:
 
     @classmethod
     def read(cls, text: str) -> PlanCallId | None:
-        """What an id says; None where it is no plan's."""
+        """The parts of an id; None if it is not that of a plan's call."""
         match = _ID.fullmatch(text)
         if match is None:
             return None
@@ -75,11 +66,11 @@ class PlanCallId:
 
 
 def contradicts(step: PlanStep, result: ToolResult) -> str:
-    """What speaks against the plan, empty where nothing does.
+    """How a result contradicts the plan; empty if it does not.
 
-    A failed call does, and a missing expectation: `exit N` is held against the exit code (a call without one counts
-    as 0 or 1), any other text must stand in the result literally. An expected exit code other than 0 is no failure.
-    Of a result that was cut, what is not in it cannot be told.
+    A failed call contradicts it, and an unmet expectation: `exit N` is compared with the exit code (0 or 1 for calls
+    without one), any other text must be in the result literally. An expected exit code other than 0 is no failure. In
+    a truncated result, a missing text proves nothing.
     """
     exit_code = _EXIT.fullmatch(step.expect.strip())
     if exit_code is not None:
@@ -101,7 +92,7 @@ def _outcome_text(result: ToolResult) -> str:
 
 
 class PlanProgress:
-    """The plans of one run and what became of each step."""
+    """The plans of one run and the status of each step."""
 
     def __init__(self, operations: Operations) -> None:
         self._operations = operations
@@ -110,13 +101,13 @@ class PlanProgress:
         self.turns = 0
         """How many steps of the run, planned or not, have been observed."""
         self.reason = ""
-        """Why the plan no longer holds; empty while it does."""
+        """Why a new plan is needed; empty if none is."""
         self.failure = ""
-        """Why it was given up; empty while it was not."""
+        """Why the plan was aborted; empty if it was not."""
         self.approved = self.looked = False
-        """Whether the plan at hand was proposed and let through; whether the changes so far were looked at."""
+        """Whether the current plan was approved; whether the changes so far were inspected."""
         self.content = ""
-        """What the last step gave that succeeded."""
+        """The result of the last successful step."""
         self.met: bool | None = None
         self.missing = ""
 
@@ -130,7 +121,7 @@ class PlanProgress:
         return self.changed and not self._tested
 
     def begin(self, plan: Plan) -> None:
-        """Go by this plan from here on; what is left of the one before it is replaced."""
+        """Start this plan; it replaces the remaining steps of the previous one."""
         for at, entry in enumerate(self._plans[-1] if self._plans else ()):
             if entry.status is StepStatus.UNREACHED:
                 self._plans[-1][at] = replace(entry, status=StepStatus.REPLACED)
@@ -148,7 +139,7 @@ class PlanProgress:
         return tuple(entry.step for entry in self._plans[-1]) if self._plans else ()
 
     def due(self) -> tuple[PlanCallId, PlanStep] | None:
-        """The step to carry out next and the id of its call; None where the plan is carried out."""
+        """The next step and the id of its call; None at the end of the plan."""
         for number, entry in enumerate(self._plans[-1] if self._plans else (), start=1):
             if entry.status is StepStatus.UNREACHED:
                 attempt = entry.attempts + 1
@@ -158,10 +149,10 @@ class PlanProgress:
         return None
 
     def resume(self, steps: Sequence[Step], *, pending: bool = False, direct: Plan | None = None) -> None:
-        """Take in what an earlier process did: the plans as their first calls carry them, and the observations.
+        """Restore the progress of an earlier process: the plans, from the texts beside their first calls, and results.
 
-        Where the last plan cannot be read, `reason` asks for a new one. `pending`: the last step's calls are not
-        answered; `direct` is the first plan, where it was not the model's.
+        If the last plan cannot be read, `reason` asks for a new one. `pending`: the calls of the last step are
+        unanswered; `direct` is the first plan, if it was not the model's.
         """
         unread = False
         for number, step in enumerate(steps, start=1):
@@ -178,15 +169,15 @@ class PlanProgress:
 
     def observe(self, step: Step) -> None:
         self.turns += 1
-        for seen in step.observations:
-            call = PlanCallId.read(seen.call_id)
+        for observation in step.observations:
+            call = PlanCallId.read(observation.call_id)
             if call is None or call.plan != self.plans:
                 continue
             match call.purpose:
                 case RequestPurpose.STEP:
-                    self._carried_out(call, seen.result)
+                    self._executed(call, observation.result)
                 case RequestPurpose.APPROVE:
-                    self._reviewed(seen)
+                    self._reviewed(observation.result)
                 case RequestPurpose.VERIFY:
                     self.looked = True
                 case RequestPurpose.FINISH:
@@ -196,7 +187,7 @@ class PlanProgress:
         entries = tuple(entry for entries in self._plans for entry in entries)
         return PlanReport(steps=entries, plans=self.plans, met=self.met, missing=self.missing)
 
-    def _carried_out(self, call: PlanCallId, result: ToolResult) -> None:
+    def _executed(self, call: PlanCallId, result: ToolResult) -> None:
         entries = self._plans[-1]
         if call.number > len(entries):
             return
@@ -212,7 +203,7 @@ class PlanProgress:
             case OnFailure.SKIP:
                 status = StepStatus.SKIPPED
             case _ if result.outcome in (Outcome.REFUSED, Outcome.INTERRUPTED):
-                # A person or a rule said why not, or nobody knows what happened: for the model to take into account.
+                # A person or the policy refused the call, or its outcome is unknown: the model must make a new plan.
                 status, self.reason = StepStatus.FAILED, where
             case OnFailure.REPLAN:
                 status, self.reason = StepStatus.FAILED, where
@@ -222,10 +213,10 @@ class PlanProgress:
                 status, self.failure = StepStatus.FAILED, where
         entries[call.number - 1] = replace(entry, status=status, attempts=attempts, error=error)
 
-    def _reviewed(self, seen: Observation) -> None:
-        self.approved = seen.result.success
-        if not seen.result.success:
-            self.reason = seen.result.error or str(seen.result.outcome)
+    def _reviewed(self, result: ToolResult) -> None:
+        self.approved = result.success
+        if not result.success:
+            self.reason = result.error or str(result.outcome)
 
     def _reads(self, step: PlanStep) -> bool:
         spec = self._operations.spec(step)

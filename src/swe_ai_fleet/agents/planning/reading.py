@@ -1,4 +1,4 @@
-"""What a model wrote as a plan or a verdict, read as tolerantly as is safe."""
+"""Reading a model's plan or verdict, as leniently as is safe."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ _MET = ("met", "goalmet", "ismet", "success", "done", "complete", "completed")
 _ANSWER = ("answer", "result", "response", "output", "reply", "summary", "finalanswer")
 _MISSING = ("missing", "lacks", "todo", "feedback", "reason")
 MAX_CHARS = 400_000
-# Each place where a JSON value may begin can cost a walk to the end of the text.
+# Each place where a JSON value may begin can cost a scan to the end of the text.
 _MOST_TRIES = 64
-_MOST_PATIENT = 8
+_MOST_LENIENT = 8
 _DEEPEST = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanDraft:
-    """A plan as it was written. `problems` say what could not be read; `steps` holds the others, not yet checked."""
+    """A plan as it was written: its readable `steps`, not yet checked, and the `problems` of the others."""
 
     steps: tuple[tuple[int, PlanStep], ...] = ()
     reasoning: str = ""
@@ -49,7 +49,7 @@ class PlanDraft:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepVerdict:
-    """What a verification said. `met` is None where the text says nothing of it; then it is the answer itself."""
+    """The verdict of a verification. `met` is None if the reply has no verdict; then the reply is the answer."""
 
     met: bool | None
     answer: str
@@ -57,7 +57,7 @@ class StepVerdict:
 
 
 def read_draft(text: str) -> PlanDraft:
-    """The plan in a reply, past thoughts, fences and prose around it, under the usual other names; never raises."""
+    """The plan in a reply, without reasoning, fences and prose around it, under any of the usual keys; never raises."""
     for value in _values(text):
         plan = _plan_in(value, _DEEPEST)
         if plan is not None:
@@ -66,7 +66,7 @@ def read_draft(text: str) -> PlanDraft:
 
 
 def read_verdict(text: str) -> StepVerdict:
-    """The verdict in a reply; a reply without one is the answer as it stands. Never raises."""
+    """The verdict in a reply; a reply without one is the answer as it is. Never raises."""
     for value in _values(text):
         if not is_object(value):
             continue
@@ -76,7 +76,7 @@ def read_verdict(text: str) -> StepVerdict:
             return StepVerdict(
                 met=_truth(met), answer=_text(_first(fields, _ANSWER)), missing=_text(_first(fields, _MISSING))
             )
-    return StepVerdict(met=None, answer=_spoken(text).strip())
+    return StepVerdict(met=None, answer=_without_reasoning(text).strip())
 
 
 def _plan_in(value: object, depth: int) -> PlanDraft | None:
@@ -157,28 +157,28 @@ def _step(item: object) -> PlanStep | str:
 
 
 def _values(text: str) -> Iterator[object]:
-    """The JSON objects and lists in a text, in order, none inside another; the first ones read leniently too."""
-    text = _spoken(text)[:MAX_CHARS]
+    """The outermost JSON objects and lists in a text, in order; the first ones are read leniently too."""
+    text = _without_reasoning(text)[:MAX_CHARS]
     position = 0
     for tries in range(_MOST_TRIES):
         starts = [start for start in (text.find("{", position), text.find("[", position)) if start >= 0]
         if not starts:
             return
-        value, end = _decoded(text, min(starts), patient=tries < _MOST_PATIENT)
+        value, end = _decoded(text, min(starts), lenient=tries < _MOST_LENIENT)
         if value is not None:
             yield value
         position = end
 
 
-def _decoded(text: str, start: int, *, patient: bool) -> tuple[object, int]:
-    for read in (parse_json_at, TolerantReader.value_at)[: 1 + patient]:
+def _decoded(text: str, start: int, *, lenient: bool) -> tuple[object, int]:
+    for read in (parse_json_at, TolerantReader.value_at)[: 1 + lenient]:
         with suppress(ValueError):
             return read(text, start)
     return None, start + 1
 
 
-def _spoken(text: str) -> str:
-    """The text behind the model's thoughts, which may hold drafts."""
+def _without_reasoning(text: str) -> str:
+    """The text after the model's reasoning, which may contain drafts."""
     return text.rpartition("</think>")[2]
 
 

@@ -1,10 +1,9 @@
-"""Routing of requests by their words alone: how complex one is, and whether it needs a model at all.
+"""Routing of requests by their words: how complex a request is, and whether it needs a model at all.
 
-Complexity is a sum of weighted features, squeezed into 0 to 1; the same request always gets the
-same score. What weighs most is whether the work can be known before it is begun: "implement", "debug" and "find out
-why" cannot, "read", "list" and "rename" can. The fast path takes only whole requests of a few fixed shapes, and only
-for operations that read; running the repository's tests is the one exception, where it is asked for in so many words.
-Anything else is for the model.
+Complexity is a sum of weighted features, limited to 0 to 1; the same request always gets the same score. The largest
+weight is on whether the steps can be known in advance: those of "implement", "debug" and "find out why" cannot, those
+of "read", "list" and "rename" can. The fast path accepts only whole requests of a few fixed shapes, for read-only
+operations and for running the repository's tests. Anything else goes to the model.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from swe_ai_fleet.agents.planning.planner import Operations
 from swe_ai_fleet.domain.trajectory import OnFailure, Plan, PlanStep
 
 THRESHOLD = 0.7
-"""From here on a request is worked on step by step; below, one plan is made and carried out."""
+"""From this complexity on, a request is worked on step by step; below, by a plan."""
 _MAX_CHARS = 20_000
 _WORD = re.compile(r"[a-z][a-z'-]*|[.,;:!?()\n]")
 _PATH = re.compile(r"(?<![\w./-])(?:[\w.-]{1,80}/){0,12}[\w-]{1,80}\.[A-Za-z][A-Za-z0-9]{0,4}(?![\w/])")
@@ -59,7 +58,7 @@ _READ = _words(
     "read show list print display open view cat find search grep count look check get fetch run tell describe explain "
     "summarise summarize calculate compute what which where when who does is are how status diff log"
 )
-# Behind these, and at the beginning of a sentence, a verb says what is to be done ("port it", not "which port").
+# After these, and at the start of a sentence, a verb is an order ("port it", not "which port").
 _BEFORE_A_VERB = _words("and or then to please you me also but first next finally just now . , ; : ! ? ( ) \n")
 _QUESTION = _words("what which where when who is are does do did has can how")
 _SEARCH_VERBS = _words("find search look list show get discover suggest recommend pick choose screen")
@@ -70,9 +69,9 @@ _SOFT = _words("why slow slower flaky sometimes intermittent race leak deadlock 
 
 
 def assess(request: str) -> float:
-    """How complex a request is, from 0 (one look) to 1 (open-ended work).
+    """How complex a request is, from 0 (a single lookup) to 1 (open-ended work).
 
-    Takes time linear in its length; what is behind 20,000 characters is not looked at.
+    The time is linear in its length; only the first 20,000 characters are read.
     """
     text = request[:_MAX_CHARS]
     outside = text.split("```")
@@ -113,7 +112,7 @@ def _verbs_in(words: list[str], verbs: Set[str]) -> list[str]:
 
 
 def _selection(orders: list[str], present: Set[str]) -> float:
-    """The weight of a search by qualities: what fits is known only once it was looked at."""
+    """The weight of a search by qualities: candidates must be inspected before one can be chosen."""
     searches = _verbs_in(orders, _SEARCH_VERBS) and not _verbs_in(orders, _CHANGE)
     qualities = len(present & _QUALITIES) if searches else 0
     return 0.0 if not qualities else 0.4 if qualities == 1 else 0.75
@@ -152,7 +151,7 @@ _SUM = _shape(
 
 def _read(match: re.Match[str]) -> tuple[str, dict[str, object]] | None:
     path = match["path"]
-    # A bare word may be anything, unless it was said to be a file.
+    # A single word may be anything, unless the request calls it a file.
     explicit = bool(match["said"]) or "/" in path.strip("./") or ("." in path.strip(".") and not path[-1:].isdigit())
     return ("files_read_file", {"path": path}) if explicit and path[-1:] not in ("", "/") else None
 
@@ -174,7 +173,7 @@ def _search(match: re.Match[str]) -> tuple[str, dict[str, object]] | None:
         return None
     if path is not None and path.lower() in ("repository", "repo", "project", "workspace", "code", "files"):
         path = None
-    # What is searched for is text; only the dot among its characters would mean more to a search.
+    # The search takes a regular expression; of the characters allowed here, only the dot must be escaped.
     pattern = needle.replace(".", r"\.")
     return "files_search_in_files", {"pattern": pattern, "path": path or "."}
 
@@ -203,7 +202,7 @@ _SHAPES: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], tuple[str, dict[
 
 
 def fast_path(request: str, operations: Operations) -> Plan | None:
-    """The one operation that a request asks for, as a plan; None where there is any doubt."""
+    """The single operation that a request asks for, as a plan; None in any doubt."""
     text = " ".join(request.split())
     if not text or len(text) > MAX_CHARS or "\0" in text:
         return None

@@ -1,4 +1,4 @@
-"""What "that file" and "the second one" mean: phrases, the things that were named, and how both are matched."""
+"""Resolving references such as "that file" and "the second one": phrases, named things, and how they are matched."""
 
 from swe_ai_fleet.agents.references.naming import Naming
 from swe_ai_fleet.agents.references.phrases import ANSWER, MAX_PER_TURN, PERSON, NamedThing, ThingKind

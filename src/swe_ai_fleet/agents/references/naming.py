@@ -1,6 +1,6 @@
-"""Names in one turn of a conversation: what the person, calls and the answer named, by itself and in lists.
+"""The things named in one turn of a conversation by the person, calls and the answer, single ones and lists.
 
-Texts hold files, addresses, ids and lists; calls name things by their arguments, and by the records in their results.
+Texts name files, addresses, ids and lists; calls name things in their arguments and in the records of their results.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _VERBS = frozenset(
      "new", "latest", "recent", "all", "by", "for", "of", "in", "the", "and", "load", "describe", "call", "run", "ask",
      "sort", "order", "is", "has", "can")
 )  # fmt: skip
-# What says nothing of what a thing is.
+# Words that do not say what a thing is.
 _NO_NOUNS = frozenset(
     ("result", "results", "item", "items", "data", "value", "values", "record", "records", "row", "rows", "entry",
      "entries", "structured", "response", "output", "content", "info", "details", "detail", "meta", "metadata",
@@ -61,7 +61,7 @@ _KEYS: Mapping[str, ThingKind] = {
     "commit": ThingKind.COMMIT, "commit_sha": ThingKind.COMMIT, "sha": ThingKind.COMMIT,
     "branch": ThingKind.BRANCH,
 }  # fmt: skip
-"""By which name of a field its value is known; of several in one record the first here."""
+"""The kind of a value by the name of its field; of several fields in one record, the first here counts."""
 _PLURALS: Mapping[str, ThingKind] = {
     "files": ThingKind.FILE, "paths": ThingKind.FILE, "files_changed": ThingKind.FILE,
     "executions": ThingKind.EXECUTION, "candidates": ThingKind.CANDIDATE, "stories": ThingKind.STORY,
@@ -75,7 +75,7 @@ _MAX_CHOSEN = 8
 
 
 class ThingName(NamedTuple):
-    """What something names: its kind, its name, what it is about, and the conversation's own nouns for it."""
+    """A named thing: its kind, its name, a label, and the conversation's own nouns for it."""
 
     kind: ThingKind
     name: str
@@ -88,7 +88,7 @@ class ThingName(NamedTuple):
 
 
 def last_list(text: str) -> tuple[str, ...]:
-    """The entries of the last list of a text, numbered or not; of fewer than two entries there is none."""
+    """The entries of the last list of a text, numbered or not; a list has at least two entries."""
     lists: list[list[str]] = []
     number = 0
     for line in text[:MAX_TEXT_CHARS].splitlines():
@@ -106,7 +106,8 @@ def last_list(text: str) -> tuple[str, ...]:
     return tuple(long_lists[-1][:MAX_LIST]) if long_lists else ()
 
 
-def in_words(text: str) -> list[ThingName]:
+def things_in(text: str) -> list[ThingName]:
+    """The links, executions and files that a text names."""
     things: dict[ThingName, None] = {}
     for word in text[:MAX_TEXT_CHARS].split():
         bare = word.strip(_WRAPPING).rstrip(".")
@@ -134,7 +135,7 @@ def _is_file(name: str) -> bool:
 
 
 def exact(kind: ThingKind, name: str) -> str:
-    """The name on one line; of what tools are given by name nothing may be cut, so it is left out."""
+    """The name on one line; empty if it would be cut, except for rows and items, which no tool takes by name."""
     line = as_name(name)
     return "" if line.endswith("…") and kind not in (ThingKind.ROW, ThingKind.ITEM) else line
 
@@ -144,7 +145,7 @@ def as_name(text: str) -> str:
 
 
 def fields_of(result: ToolResult) -> Mapping[str, object]:
-    """What a result gave, in JSON's types: the answer of an MCP server, in a text too, else its metadata."""
+    """The fields of a result: of the answer of an MCP server, which may be JSON in a text, else its metadata."""
     fields = result.metadata
     if "server" not in fields:
         return fields
@@ -157,26 +158,26 @@ def words_of(name: str) -> list[str]:
 
 
 def _words(operation: str, server: str) -> list[str]:
-    """The words of an operation's name that say what it is about: those behind its verb, its server left out."""
+    """The words of an operation's name that say what it is about: those after its verb, without its server."""
     words = words_of(operation.removeprefix(f"{server}_"))
     verbs = [number for number, word in enumerate(words) if word in _VERBS]
     return words[verbs[0] + 1 :] if verbs else []
 
 
 def _noun(words: Sequence[str], *, last: bool) -> str:
-    """What words call a thing: in "pool tokens" the last of them, in "token price" the first; empty for nothing."""
+    """The noun for a thing: of "pool tokens" the last word, of "token price" the first; empty if there is none."""
     candidates = [word for word in words if word not in _VERBS | _NO_NOUNS and _NOUN.fullmatch(word)]
     return singular(candidates[-1 if last else 0]) if candidates else ""
 
 
 def title_of(key: str, operation: str, server: str) -> str:
-    """What a list is called: by the key it stands under, else by what its operation is about."""
+    """The title of a list: from its key, else from the name of its operation."""
     words = words_of(key) if set(words_of(key)) - _NO_NOUNS else _words(operation, server) or words_of(operation)
     return " ".join(words).capitalize()
 
 
 def named_by(call: ToolCall, result: ToolResult) -> tuple[list[ThingName], list[list[ThingName]]]:
-    """What a call that succeeded was about, and what it gave: by itself, and in lists."""
+    """The things named by a successful call, in its arguments and its result: single ones, and lists."""
     words = _words(call.name, str(result.metadata.get("server", "")))
     single, lists = list[ThingName](), list[list[ThingName]]()
     fields = fields_of(result)
@@ -185,8 +186,8 @@ def named_by(call: ToolCall, result: ToolResult) -> tuple[list[ThingName], list[
     elif entries := last_list(result.content):
         lists.append([entry(text) for text in entries])
     else:
-        single += in_words(result.content)
-    # A record says what it is about better than the argument by which it was asked for.
+        single += things_in(result.content)
+    # A record describes a thing better than the argument of the call.
     nouns = {noun for member in single for noun in member.nouns}
     arguments = [member for member in _arguments(call) if not nouns & set(member.nouns)]
     return [*arguments, *single[:MAX_LIST]], lists
@@ -199,7 +200,7 @@ def _walk(
     if own is not None and (own.kind is not ThingKind.ROW or own.nouns):
         single.append(own)
     for key, part in value.items():
-        # What a key does not say, the name of the operation may.
+        # If the key says nothing, the name of the operation may.
         named = words_of(key) if set(words_of(key)) - _NO_NOUNS else words
         if is_list(part) and (members := _members(key, part, _noun(named, last=True))):
             lists.append(members)
@@ -224,13 +225,13 @@ def _members(key: str, parts: list[object], noun: str) -> list[ThingName]:
 
 
 def entry(text: str) -> ThingName:
-    """What an entry of a list names: the one thing in it, else itself."""
-    words = in_words(text)
-    return words[0]._replace(label=text) if len(words) == 1 else ThingName(ThingKind.ITEM, text)
+    """The thing that an entry of a list names: the only thing in it, else the entry itself."""
+    things = things_in(text)
+    return things[0]._replace(label=text) if len(things) == 1 else ThingName(ThingKind.ITEM, text)
 
 
 def _identity(record: Mapping[str, object], noun: str) -> ThingName | None:
-    """What a record is about; a symbol, or what stands under the noun itself, names it better than its address does."""
+    """The thing that a record describes, named by its symbol or the field of that noun rather than by its address."""
     own = next((name for key in (noun, "symbol") if key and (name := _string(record.get(key)))), "")
     if own and noun:
         return ThingName(ThingKind.ROW, own, _facts(record, own), (noun,))
@@ -240,7 +241,7 @@ def _identity(record: Mapping[str, object], noun: str) -> ThingName | None:
             return ThingName(kind, label, _label_of(record, label))
     for key in _ROW_KEYS:
         if name := _string(record.get(key)):
-            # "That pair" is a row that goes by its pair, whatever its list is of.
+            # "That pair" means a row named by its pair, whatever the noun of its list is.
             nouns = [word for word in dict.fromkeys((noun, key)) if word and word not in _NO_NOUNS]
             return ThingName(ThingKind.ROW, name, _label_of(record, name) or _facts(record, name), tuple(nouns))
     return None
@@ -273,7 +274,7 @@ def _string(value: object) -> str:
 
 
 class Naming:
-    """Collects what one turn names; the first list that comes up in it has the number `first_group`."""
+    """Collects the things named in one turn; its first list has the number `first_group`."""
 
     def __init__(self, turn: int, *, first_group: int = 1) -> None:
         self._turn = turn
@@ -281,8 +282,8 @@ class Naming:
         self.things: list[NamedThing] = []
 
     def person(self, text: str, known: Sequence[NamedThing] = ()) -> None:
-        """What the person's own words name: files, addresses, ids, and what was named before under a noun."""
-        for member in (*in_words(text), *map(ThingName.of, _mentioned(text, known)[:_MAX_CHOSEN])):
+        """Add the things in a person's text: files, addresses, ids, and `known` things with a noun."""
+        for member in (*things_in(text), *map(ThingName.of, _mentioned(text, known)[:_MAX_CHOSEN])):
             self._alone(member, PERSON)
 
     def chosen(self, things: Sequence[NamedThing]) -> None:
@@ -295,7 +296,7 @@ class Naming:
         self._alone(ThingName(ThingKind.EXECUTION, execution_id, description), ANSWER)
 
     def call(self, call: ToolCall, result: ToolResult) -> None:
-        """What a call that succeeded was about, and what it gave."""
+        """Add the things named by a successful call."""
         single, lists = named_by(call, result) if result.success else ([], [])
         for member in single:
             self._alone(member, call.name)
@@ -303,42 +304,42 @@ class Naming:
             self._list(members, call.name)
 
     def answer(self, text: str) -> None:
-        """The list that an answer shows, if it shows one; what it lists of this turn's things is known for them."""
+        """Add the list in an answer, else the things in its text; entries are matched to things of this turn."""
         entries = last_list(text)
         members: list[ThingName] = []
         for line in entries:
-            meant = self._thing_meant(line)
-            if meant is None:
+            thing = self._thing_in(line)
+            if thing is None:
                 members.append(entry(line))
             else:
-                label = meant.label if meant.noun and meant.label else line
-                members.append(ThingName(meant.kind, meant.name, label, meant.nouns))
+                label = thing.label if thing.noun and thing.label else line
+                members.append(ThingName(thing.kind, thing.name, label, thing.nouns))
         self._list(members, ANSWER)
         if not entries:
-            for member in in_words(text):
+            for member in things_in(text):
                 if not any(thing.name == member.name for thing in self.things):
                     self._alone(member, ANSWER)
             if len(mentioned := _mentioned(text, self.things)) == 1:
                 self._alone(ThingName.of(mentioned[0]), ANSWER)
 
-    def _thing_meant(self, entry: str) -> NamedThing | None:
-        """The one thing of this turn that an entry is about: by its name, the beginning of its id, its label."""
-        known = {thing.name: thing for thing in self.things if thing.kind is not ThingKind.ITEM}
-        for alias in zip(*map(_aliases, known.values()), strict=True):
-            meant = [(thing, word) for thing, word in zip(known.values(), alias, strict=True) if _mentions(entry, word)]
-            # The longest one is meant where one is a part of another.
-            longest = max((len(word) for _, word in meant), default=0)
-            meant = [thing for thing, word in meant if len(word) == longest]
-            if len(meant) == 1:
-                return meant[0]
+    def _thing_in(self, entry: str) -> NamedThing | None:
+        """The only thing of this turn that an entry mentions: by its name, the start of its id, or its label."""
+        things = {thing.name: thing for thing in self.things if thing.kind is not ThingKind.ITEM}.values()
+        for aliases in zip(*map(_aliases, things), strict=True):
+            mentioned = [(thing, word) for thing, word in zip(things, aliases, strict=True) if _mentions(entry, word)]
+            # If one name is a part of another, the longest counts.
+            longest = max((len(word) for _, word in mentioned), default=0)
+            candidates = [thing for thing, word in mentioned if len(word) == longest]
+            if len(candidates) == 1:
+                return candidates[0]
         return None
 
     def _alone(self, member: ThingName, source: str) -> None:
         name = exact(member.kind, member.name)
         label, nouns = as_name(member.label), member.nouns
         thing = NamedThing(kind=member.kind, name=name, turn=self._turn, source=source, label=label, nouns=nouns)
-        same = any(replace(known, label=known.label if known.noun else label) == thing for known in self.things)
-        if name and not same and len(self.things) < MAX_PER_TURN - 2 * MAX_LIST:
+        is_known = any(replace(known, label=known.label if known.noun else label) == thing for known in self.things)
+        if name and not is_known and len(self.things) < MAX_PER_TURN - 2 * MAX_LIST:
             self.things.append(thing)
 
     def _list(self, members: Sequence[ThingName], source: str) -> None:
@@ -347,7 +348,7 @@ class Naming:
             for member in members[:MAX_LIST]
             if (display := exact(member.kind, member.name))
         ]
-        # What the person sees or chooses has its room whatever tools said.
+        # Lists that the person sees or chooses from must have room, however many things tools named.
         room = MAX_PER_TURN if source in (ANSWER, PERSON) else MAX_PER_TURN - 2 * MAX_LIST
         if not named or len(self.things) + len(named) > room:
             return
@@ -361,7 +362,7 @@ class Naming:
 
 
 def _aliases(thing: NamedThing) -> tuple[str, str, str]:
-    """Its name, the beginning of its id and its label; empty for what says too little."""
+    """A thing's name, the start of its id and its label; empty for those that are too short."""
     beginning = thing.name[:8] if thing.kind is ThingKind.EXECUTION and len(thing.name) > 8 else ""
     return thing.name, beginning, thing.label if len(thing.label) >= _LEAST_LABEL_CHARS else ""
 
@@ -375,7 +376,7 @@ def _mentions(text: str, name: str) -> bool:
 
 
 def _mentioned(text: str, things: Sequence[NamedThing]) -> list[NamedThing]:
-    """Those with a noun whose name stands in a text; a name of two different things is nobody's."""
+    """The things with a noun that a text mentions by name; names of two different things are ignored."""
     text, mentioned = text[:MAX_TEXT_CHARS].casefold(), dict[tuple[str, str], dict[str, NamedThing]]()
     for thing in things:
         if thing.noun and len(thing.name) > 1 and _mentions(text, thing.name.casefold()):

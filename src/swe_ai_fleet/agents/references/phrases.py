@@ -1,4 +1,4 @@
-"""Phrases of a request that point at something named before: a thing of a kind, with its place in a list.
+"""Phrases of a request that refer to something named before: its kind, and its position in a list.
 
 English only.
 """
@@ -12,24 +12,24 @@ from enum import StrEnum
 from functools import lru_cache
 
 MAX_THINGS = 240
-"""Of a session; beyond them the oldest are forgotten."""
+"""The most things of a session; beyond that, the oldest are forgotten."""
 MAX_PER_TURN = 140
 MAX_LIST = 30
 MAX_NAME_CHARS = 200
 PERSON, ANSWER = "person", "answer"
-"""Who named something, where it was no tool."""
+"""The sources of things that no tool named."""
 MAX_CHARS = 4_000
-"""Of a request, so much is looked through."""
+"""The part of a request that is searched for phrases."""
 MAX_PHRASES = 8
 _WORDS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
 _ORDINALS = {word: number for number, word in enumerate(_WORDS, start=1)}
 _COUNTS = {"two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9, "ten": 10}
 MAX_NOUNS = 24
-"""Of a conversation's own, the newest are looked for."""
+"""How many of a conversation's own nouns are recognised; the newest count."""
 _NTH = rf"{'|'.join(_ORDINALS)}|\d{{1,2}}(?:st|nd|rd|th)"
 _COUNT = rf"{'|'.join(_COUNTS)}|\d{{1,2}}"
-# Behind an ordinal without a noun its sentence ends or goes on with another part ("the second, please"): otherwise
-# what follows is the noun ("the second time"), and not one of those that are known here.
+# After an ordinal without a noun, the sentence ends or another part follows ("the second, please"); any other word
+# after it is a noun of an unknown kind ("the second time").
 _END = r"(?=\s*(?:[.,;:!?)]|$|(?:and|or|please|then|again|instead|too|with|from|to|in|on)\b|of (?:them|these|those)\b))"
 _OF_THEM = r"(?: of (?:them|these|those|the list))?"
 
@@ -50,11 +50,11 @@ class ThingKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedThing:
-    """Something that was named, in which turn and by whom (`person`, `answer`, a tool).
+    """A named thing, with its turn and its source (`person`, `answer`, a tool).
 
-    `group` numbers the lists of a session from 1, `position` the things of one list, which had `size` of them; 0 for
-    what was named by itself. `label` says what it is about, `nouns` what the conversation calls such things ("token"),
-    where that is none of the kinds. All of it is untrusted text.
+    `group` numbers the lists of a session from 1, `position` the things of one list of `size` things; 0 for a single
+    thing. `label` describes it, `nouns` are the conversation's own for such things ("token"), if they are none of the
+    kinds. All of it is untrusted text.
     """
 
     kind: ThingKind
@@ -69,17 +69,17 @@ class NamedThing:
 
     @property
     def noun(self) -> str:
-        """What it is called first; empty for what has its kind alone."""
+        """Its first noun; empty if it has only a kind."""
         return self.nouns[0] if self.nouns else ""
 
     @property
     def alone(self) -> bool:
-        """Whether it was named by itself, not as one of a list."""
+        """Whether it is a single thing, not one of a list."""
         return not self.group
 
 
 def newest(things: Sequence[NamedThing]) -> tuple[NamedThing, ...]:
-    """The newest of them, as many as are kept; no list loses a part."""
+    """The newest `MAX_THINGS`; lists are dropped whole."""
     if len(things) <= MAX_THINGS:
         return tuple(things)
     recent = things[-MAX_THINGS:]
@@ -88,7 +88,7 @@ def newest(things: Sequence[NamedThing]) -> tuple[NamedThing, ...]:
 
 
 def plural(noun: str) -> str:
-    """Several of a noun."""
+    """The plural of a noun."""
     if noun.endswith("y") and noun[-2:-1] not in tuple("aeiou"):
         return f"{noun[:-1]}ies"
     return f"{noun}es" if noun.endswith(("s", "x", "ch", "sh")) else f"{noun}s"
@@ -107,7 +107,7 @@ _PLURALS = {"people": "person"} | {plural(noun): noun for noun in _NOUNS}
 
 
 class Pointing(StrEnum):
-    """How a phrase points at what it means."""
+    """How a phrase refers to things."""
 
     NTH = "nth"
     FIRST_OF = "first_of"
@@ -123,11 +123,11 @@ class Pointing(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Phrase:
-    """A phrase as it was written, and how it points.
+    """A phrase as it was written, and how it refers to things.
 
-    `kinds` are what it can mean, empty for anything; `noun` is the conversation's own for it; `number` is a position
-    (-1 the last) or a count, `start` where in the request it stands. A `vague` phrase ("it",
-    "more details") often points at nothing.
+    `kinds` are the kinds that it can mean, empty for any; `noun` is one of the conversation's own; `number` is a
+    position (-1: the last) or a count, `start` its place in the request. A `vague` phrase ("it", "more details") often
+    refers to nothing.
     """
 
     text: str
@@ -144,12 +144,12 @@ def _pattern(text: str) -> re.Pattern[str]:
 
 
 Reader = Callable[[re.Match[str]], tuple[Pointing, str | None, int]]
-"""How a match points, the noun in it, and its position or count."""
+"""Reads how a match refers to things, its noun, and its position or count."""
 
 
 @lru_cache(maxsize=64)
 def _with_nouns(own: frozenset[str]) -> tuple[tuple[re.Pattern[str], Reader], ...]:
-    """The patterns in which the name of a kind stands, or a conversation's own (plain small letters)."""
+    """The patterns with a noun: the name of a kind, or one of the conversation's own (plain small letters)."""
     nouns = "|".join(sorted({*_NOUNS, *own}, key=len, reverse=True))
     many = "|".join(sorted({*_PLURALS, *map(plural, own)}, key=len, reverse=True))
     ends = {"first": Pointing.FIRST_OF, "top": Pointing.FIRST_OF, "last": Pointing.LAST_OF}
@@ -178,7 +178,7 @@ def _with_nouns(own: frozenset[str]) -> tuple[tuple[re.Pattern[str], Reader], ..
 
 
 def singular(word: str) -> str:
-    """One of what a word names, where it is a plural."""
+    """The singular of a noun."""
     if word.endswith("ies") and len(word) > 4:
         return f"{word[:-3]}y"
     if word.endswith(("sses", "xes", "ches", "shes")):
@@ -200,9 +200,9 @@ _MORE = _pattern(
 
 
 def phrases(request: str, nouns: Sequence[str] = ()) -> tuple[Phrase, ...]:
-    """The pointing phrases of a request in their order; of two that overlap, the one that says more.
+    """The referring phrases of a request in their order; of two that overlap, the more specific one.
 
-    `nouns` is what the conversation calls things beside the kinds, oldest first.
+    `nouns` are the conversation's own besides the kinds, oldest first.
     """
     text = request[:MAX_CHARS]
     own = {noun: noun for noun in list(dict.fromkeys(nouns))[-MAX_NOUNS:] if noun not in _NOUNS}

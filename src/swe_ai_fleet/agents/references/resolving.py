@@ -1,8 +1,8 @@
-"""What a request means by "that file", "the second one", "it": found out by rules, not by a model.
+"""Resolves phrases such as "that file", "the second one" and "it" by rules, without a model.
 
-A phrase means something where exactly one thing of its kind lies nearest: in the last turn that named one; in it what
-was named by itself before what stood in a list, and of lists the one that the person saw. Where two lie equally near,
-or the nearest lies several turns back, nothing is decided: the model is told so, and the person is asked. English only.
+A phrase is resolved if exactly one thing of its kind is nearest: in the last turn that named one; there, single things
+come before things in lists, and lists that the person saw before others. If two are equally near, or the nearest was
+named several turns ago, the phrase is not resolved: the model is told, and the person is asked. English only.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from swe_ai_fleet.agents.references.phrases import ANSWER, PERSON, NamedThing, P
 from swe_ai_fleet.domain.text import disarmed, visible
 
 STALE_TURNS = 5
-"""What was named longer ago than this is asked about before it is taken for what is meant."""
+"""The person is asked about a thing that was named longer ago than this."""
 _MAX_CHOICES = 6
 
 
 class Certainty(StrEnum):
-    """How sure it is what a phrase means."""
+    """How certain the meaning of a phrase is."""
 
     RESOLVED = "resolved"
     AMBIGUOUS = "ambiguous"
@@ -32,9 +32,9 @@ class Certainty(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedPhrase:
-    """A phrase and what it means; where that is not sure, `things` are what it could mean.
+    """A phrase and the things that it means, or could mean if that is not certain.
 
-    `beyond`: there is a list, which has no such place; `unknown`: nothing fits. `vague` phrases often mean nothing.
+    `beyond`: the list has no such position; `unknown`: nothing fits. `vague` phrases often mean nothing.
     """
 
     phrase: str
@@ -45,20 +45,17 @@ class ResolvedPhrase:
 
     @property
     def asks(self) -> bool:
-        """Whether the person must say what is meant before anything is done."""
+        """Whether the person must be asked first."""
         return not self.vague and self.standing in (Certainty.AMBIGUOUS, Certainty.STALE, Certainty.BEYOND)
 
 
 def resolve(
     request: str, things: Sequence[NamedThing], *, turn: int, stale_turns: int = STALE_TURNS
 ) -> tuple[ResolvedPhrase, ...]:
-    """The references of a request, in their order.
-
-    What was named longer ago than `stale_turns` is not taken for granted.
-    """
+    """The references of a request, in their order; `stale` ones are older than `stale_turns`."""
     references: list[ResolvedPhrase] = []
     for phrase in phrases(request, [noun for thing in things for noun in thing.nouns]):
-        # Of what the request itself names, a phrase points at what stands before it.
+        # A phrase does not refer to a thing that the request names only after it.
         before = [thing for thing in things if thing.turn != turn or request.find(thing.name) < phrase.start]
         reference = _Resolver(before, turn, stale_turns).resolve(phrase)
         if phrase.vague and reference.standing is Certainty.UNKNOWN:
@@ -70,7 +67,7 @@ def resolve(
 
 
 def note(references: Sequence[ResolvedPhrase]) -> str:
-    """What the model is told of them, beside the person's words; empty for nothing."""
+    """A note for the model about the references, beside the person's text; empty for none."""
     lines = [_noted(reference) for reference in references]
     if not lines:
         return ""
@@ -78,12 +75,12 @@ def note(references: Sequence[ResolvedPhrase]) -> str:
 
 
 def question(references: Sequence[ResolvedPhrase]) -> str:
-    """What the person is asked, as Markdown; empty where everything is clear enough."""
+    """A question for the person about unclear references, as Markdown; empty if there are none."""
     return "\n\n".join(_question(reference) for reference in references if reference.asks)
 
 
 def vague_question(references: Sequence[ResolvedPhrase]) -> str:
-    """What the person may be asked about phrases that often mean nothing, as Markdown; empty where there is nothing."""
+    """A question for the person about unclear `vague` phrases, as Markdown; empty if there are none."""
     unclear = [
         reference
         for reference in references
@@ -115,7 +112,7 @@ def _quoted_name(thing: NamedThing) -> str:
 
 
 def _quoted(text: str) -> str:
-    """A name as data: what is invisible in it is escaped, marks of conversations are broken."""
+    """A name as data: invisible characters are escaped, marks of conversations are broken."""
     return disarmed(json.dumps(text, ensure_ascii=visible(text) != text))
 
 
@@ -168,7 +165,7 @@ class _Resolver:
         alone = [thing for thing in nearest if thing.alone]
         persons = [thing for thing in alone if thing.source == PERSON]
         if phrase.noun or phrase.pointing is Pointing.MORE:
-            # What an answer is about was mentioned behind what tools gave for it.
+            # The thing that the answer mentions is meant rather than the results of tools before it.
             alone = [thing for thing in alone if thing.source == ANSWER] or alone
         chosen = _distinct(persons or alone or nearest)
         if len(chosen) > 1 and phrase.pointing is Pointing.MORE:
@@ -185,7 +182,7 @@ class _Resolver:
         return self._decided(phrase, things)
 
     def _some(self, phrase: Phrase) -> ResolvedPhrase:
-        """A whole list, or so many of its first or last things."""
+        """A whole list, or a number of its first or last things."""
         lists, number = self._lists(phrase), phrase.number
         if not lists:
             return _unknown(phrase)
@@ -218,7 +215,7 @@ class _Resolver:
         return self._decided(phrase, others) if others else _unknown(phrase)
 
     def _lists(self, phrase: Phrase) -> list[list[NamedThing]]:
-        """The nearest lists that hold what fits; one where the person saw one, else all that lie equally near."""
+        """The nearest lists with fitting things; only the last one that the person saw, if there is one."""
         groups: dict[int, list[NamedThing]] = {}
         for thing in self._things:
             if thing.group and _fits(thing, phrase):
@@ -227,9 +224,9 @@ class _Resolver:
             return []
         nearest = max(members[0].turn for members in groups.values())
         nearest_lists = [members for members in groups.values() if members[0].turn == nearest]
-        seen = [members for members in nearest_lists if members[0].source in (ANSWER, PERSON)]
-        nearest_lists = seen[-1:] or nearest_lists
-        # A tool that was asked twice gave one list twice.
+        visible = [members for members in nearest_lists if members[0].source in (ANSWER, PERSON)]
+        nearest_lists = visible[-1:] or nearest_lists
+        # Two equal calls give the same list twice.
         different = {tuple(thing.name for thing in members): members for members in nearest_lists}
         return list(different.values())
 
@@ -260,7 +257,7 @@ def _fits(thing: NamedThing, phrase: Phrase) -> bool:
 
 
 def _distinct(things: Sequence[NamedThing]) -> list[NamedThing]:
-    # Two tokens of one name are told apart by what is known of them.
+    # Things with a noun may have equal names (two tokens) and differ by their labels.
     return list({_identity(thing): thing for thing in things}.values())
 
 
@@ -269,7 +266,7 @@ def _identity(thing: NamedThing) -> tuple[str, ...]:
 
 
 def _place(number: int, members: Sequence[NamedThing]) -> int:
-    """Where a position lies in a list; -1 where it has no such place."""
+    """The index of a position in a list; -1 if the list has no such position."""
     place = number - 1 if number > 0 else len(members) + number
     return place if 0 <= place < len(members) else -1
 

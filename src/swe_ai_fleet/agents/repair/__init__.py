@@ -1,5 +1,4 @@
-"""Repairs calls whose meaning is plain: their names, the JSON of their arguments, the types in them.
+"""Repairs tool calls whose meaning is clear: their names, the JSON of their arguments, the types in it.
 
-Each repair is named, so that a trajectory shows what the model wrote and what was made of it. None changes a string
-that could be read as it stands.
+Each repair has a name, so that a trajectory shows the call as written and as run. Valid strings are never changed.
 """

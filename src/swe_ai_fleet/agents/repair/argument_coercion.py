@@ -1,4 +1,4 @@
-"""Arguments brought to an operation's JSON schema where only one thing can be meant."""
+"""Arguments adapted to an operation's JSON schema if their meaning is unambiguous."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _SAME = object()
 
 
 def choices_of(schema: Schema, root: Schema) -> list[Schema]:
-    """The alternatives of a schema, its references followed; of a boundless one, the first."""
+    """The alternatives of a schema, references resolved; of an endless schema, the first ones."""
     waiting, choices = [schema], list[Schema]()
     for _ in range(_MOST_CHOICES):
         if not waiting:
@@ -67,18 +67,18 @@ def properties_of(schema: Schema) -> Mapping[str, Schema]:
 
 
 def is_open(schema: Schema) -> bool:
-    """Whether an object of the schema may have fields that it does not name: then every name can be meant."""
+    """Whether an object of the schema may have fields that it does not name, so that no name is wrong."""
     return schema.get("additionalProperties", False) is not False
 
 
 def complete(fields: Mapping[str, object], spec: OperationSpec) -> bool:
-    """Whether the operation has all these parameters and is given all that it needs."""
+    """Whether the operation has all these parameters, and they include all required ones."""
     required = strings(spec.parameters.get("required"))
     return fields.keys() <= properties_of(spec.parameters).keys() and fields.keys() >= set(required)
 
 
 def sole_string(spec: OperationSpec) -> str:
-    """The one parameter that the operation needs, if that is a string; else empty."""
+    """The only required parameter of the operation, if it is a string; else empty."""
     properties = properties_of(spec.parameters)
     required = strings(spec.parameters.get("required"))
     names = tuple(required) or tuple(properties)
@@ -90,11 +90,11 @@ def sole_string(spec: OperationSpec) -> str:
 def coerce_arguments(
     arguments: Mapping[str, object] | str, spec: OperationSpec, alias: Alias | None = None
 ) -> tuple[dict[str, object], tuple[str, ...]]:
-    """The arguments as the operation's schema has them, and what had to be changed for it.
+    """The arguments in the form of the operation's schema, and the repairs.
 
-    Names are matched by their letters, then by their usual synonyms, where the operation has no such parameter. A value
-    becomes another type where its text says it is one. What does not fit stays as it is: the operation says what is
-    wrong with it. A string means the one parameter of an operation that needs one string; else it raises ValueError.
+    Unknown names are matched by their letters, then by usual synonyms. A value is converted if its text is of another
+    type. Anything else is left to the operation's own error message. A plain string is the value of the only required
+    string parameter; without one, it raises ValueError.
     """
     coercion = _Coercion(spec=spec, alias=alias)
     root = spec.parameters
@@ -121,7 +121,7 @@ class _Coercion:
         self.repairs[repair] = None
 
     def unwrapped(self, given: dict[str, object], properties: Mapping[str, Schema]) -> dict[str, object]:
-        """Without `{"arguments": {…}}` and the like around it, and without the name beside it."""
+        """Without a wrapper such as `{"arguments": {…}}`, and without the name beside it."""
         for _ in range(0 if is_open(self.spec.parameters) else 3):
             function = given.get("function")
             if "function" not in properties and set(given) - {"type", "id"} == {"function"} and is_object(function):
@@ -148,13 +148,13 @@ class _Coercion:
         return given
 
     def _names_this(self, given: Mapping[str, object], others: set[str]) -> bool:
-        """Whether a name that stands beside the arguments is no other operation's."""
+        """Whether no name beside the arguments is that of another operation."""
         ours = _letters(self.spec.name), _letters(self.spec.operation)
         named = [_letters(str(given[key])) for key in others & _NAMES]
         return all(name.endswith(ours[0]) or name == ours[1] for name in named)
 
     def chosen(self, given: dict[str, object]) -> dict[str, object]:
-        """Without what the alias was chosen by and what it ignores; a range spread over its two ends."""
+        """Without the fields that chose the alias and those that it ignores; a range as its two ends."""
         alias, properties = self.alias, properties_of(self.spec.parameters)
         for key in list(given):
             if key in properties:
@@ -182,7 +182,7 @@ class _Coercion:
         return given
 
     def line(self, words: list[object]) -> object:
-        """An argv as the line that runs it; the script alone where it is a shell's."""
+        """An argv as a shell line; of `bash -c SCRIPT`, the script."""
         if not words or not is_strings(words):
             return words
         self.note("type_line_of_words: command")
@@ -225,12 +225,12 @@ class _Coercion:
         matches = same or [name for name in free if any({folded, name} <= group for group in PARAMETERS)]
         if len(matches) != 1:
             return key
-        # Only words of our own stand in a repair: a model's might hold anything.
+        # Repairs contain only names of the schema: a model's own words could contain anything.
         self.note(f"argument_renamed: {'' if same else f'{folded} -> '}{'.'.join((*path, matches[0]))}")
         return matches[0]
 
     def value(self, value: object, schema: Schema, path: tuple[str, ...], level: int) -> object:
-        """The value as the type that the schema asks for, where it is that already but for its spelling."""
+        """The value in the type that the schema asks for, if only its spelling differs."""
         root, place = self.spec.parameters, ".".join(path)
         choices = choices_of(schema, root)
         types = {str(choice.get("type", "any")) for choice in choices}

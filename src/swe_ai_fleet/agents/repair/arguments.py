@@ -1,4 +1,4 @@
-"""The arguments of a call, read from the text that a model wrote: as JSON, or leniently and named repair by repair."""
+"""The arguments of a call, read from the model's text: as JSON, or leniently, with a name for each repair."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _NUMBER = re.compile(r"-?(?:0|[1-9]\d{0,399})(?:\.\d{1,399})?(?:[eE][+-]?\d{1,9}
 _CONSTANT = re.compile(r"(true|True|TRUE|false|False|FALSE|null|None|NULL)(?!\w)")
 _CONSTANTS = {"true": True, "false": False, "null": None, "none": None}
 _ESCAPES = {'"': '"', "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "'": "'"}
-# Of a regular expression: in JSON they mean nothing, so only one thing can be meant.
+# Escapes of regular expressions: JSON has none of them, so their meaning is unambiguous.
 _LITERAL_ESCAPES = frozenset("dDsSwWBAZ.^$*+?()[]{}|-_ &#~%@!,;:=<>")
 _CLOSING = {"{": "}", "[": "]", "(": ")"}
-MAX_MENDED_CHARS = 1_000_000
+MAX_REPAIRED_CHARS = 1_000_000
 _ENCODED = re.compile(r'\s*\{\s*\\"')
 _FENCE = re.compile(r"\s*```[A-Za-z0-9_-]{0,20}[ \t]*\r?\n?")
-# What may stand behind the arguments and say nothing: closing tags, special tokens, fences, brackets too many.
+# Meaningless text after the arguments: closing tags, special tokens, fences, superfluous brackets.
 _REST = re.compile(r"(?:\s|`|\}|\]|\)|,|;|</?[a-z_]{1,20}>|<\|[^|<>]{0,40}\|>)*")
 _TAG = re.compile(r'<(?:parameter=([\w.-]{1,100})|parameter\s+name="([\w.-]{1,100})"|([A-Za-z_]\w{0,99}))>')
 _KEY_TAG, _VALUE_TAG = "arg_key", "arg_value"
@@ -33,7 +33,7 @@ _BROKEN = object()
 
 
 class UnreadableArguments(ValueError):
-    """The text is not JSON even when read leniently; `position` is where that shows, in characters from its start."""
+    """The text is not JSON even when read leniently; `position` is that of the error, in characters from its start."""
 
     def __init__(self, problem: str, position: int) -> None:
         super().__init__(problem)
@@ -43,10 +43,10 @@ class UnreadableArguments(ValueError):
 class TolerantReader:
     """Reads one value.
 
-    Beside JSON it takes: control characters in strings, single quotes, Python's constants, keys without quotes, `=` for
-    `:`, a missing comma before a quoted key, a superfluous one at an end, backslashes before characters that no escape
-    has, and a whole object in round brackets. With `unclosed`, brackets may be missing at the end; a string must always
-    be closed, for who knows what is missing of it. What it took beyond JSON stands in `repairs`.
+    Besides JSON it accepts: control characters in strings, single quotes, Python's constants, keys without quotes, `=`
+    for `:`, a missing comma before a quoted key, a trailing comma, backslashes before characters that form no escape,
+    and an object in round brackets. With `unclosed`, brackets may be missing at the end; strings must always be closed,
+    since their missing part is unknown. `repairs` names the deviations from JSON.
     """
 
     def __init__(self, text: str, *, unclosed: bool) -> None:
@@ -54,15 +54,15 @@ class TolerantReader:
         self._unclosed = unclosed
         self.repairs: dict[str, None] = {}
         self.closed = True
-        """Whether every bracket was closed by the text itself."""
+        """Whether the text itself closes every bracket."""
 
     @classmethod
     def value_at(cls, text: str, start: int) -> tuple[object, int]:
-        """The value that begins there, brackets all closed, and where it ends. Raises UnreadableArguments."""
+        """The value that begins at `start`, with all brackets closed, and its end. Raises UnreadableArguments."""
         return cls(text, unclosed=False).read(start)
 
     def read(self, start: int) -> tuple[object, int]:
-        """The value that begins at `start`, and where it ends. Raises UnreadableArguments."""
+        """The value that begins at `start`, and its end. Raises UnreadableArguments."""
         return self._value(self._skip(start), 0)
 
     def _value(self, at: int, depth: int) -> tuple[object, int]:
@@ -71,7 +71,7 @@ class TolerantReader:
         text = self._text
         character = text[at : at + 1]
         if character == "(" and not depth:
-            self._mend("json_round_brackets")
+            self._note("json_round_brackets")
             return self._object(at, depth)
         if character == "{":
             return self._object(at, depth)
@@ -83,7 +83,7 @@ class TolerantReader:
             return _number(match[0], at), match.end()
         if (match := _CONSTANT.match(text, at)) is not None:
             if match[1] not in ("true", "false", "null"):
-                self._mend("json_python_constant")
+                self._note("json_python_constant")
             return _CONSTANTS[match[1].lower()], match.end()
         raise UnreadableArguments("a value is missing" if character else "it ends too early", at)
 
@@ -97,7 +97,7 @@ class TolerantReader:
             key, at = self._key(at)
             at = self._skip(at)
             if self._text[at : at + 1] == "=":
-                self._mend("json_equals_sign")
+                self._note("json_equals_sign")
                 at += 2 if self._text[at : at + 2] == "=>" else 1
             elif self._text[at : at + 1] == ":":
                 at += 1
@@ -121,7 +121,7 @@ class TolerantReader:
         if character == closing:
             return at + 1
         if not character and self._unclosed:
-            self._mend("json_unclosed_brackets")
+            self._note("json_unclosed_brackets")
             self.closed = False
             return at
         return None
@@ -132,14 +132,14 @@ class TolerantReader:
         if character == ",":
             at = self._skip(at + 1)
             if self._text[at : at + 1] == closing:
-                self._mend("json_trailing_comma")
+                self._note("json_trailing_comma")
             elif at >= len(self._text):
-                # More was to come, and nobody knows what.
+                # A further element is missing, and nobody knows which.
                 raise UnreadableArguments("it ends too early", at)
         elif character and character != closing:
             if closing == "]" or character not in "\"'":
                 raise UnreadableArguments(f"',' or '{closing}' is missing", at)
-            self._mend("json_missing_comma")
+            self._note("json_missing_comma")
         return at
 
     def _key(self, at: int) -> tuple[str, int]:
@@ -150,13 +150,13 @@ class TolerantReader:
             raise UnreadableArguments(
                 "a name in quotes is missing" if at < len(self._text) else "it ends too early", at
             )
-        self._mend("json_unquoted_key")
+        self._note("json_unquoted_key")
         return match[0], match.end()
 
     def _string(self, at: int) -> tuple[str, int]:
         text, quote, start = self._text, self._text[at], at
         if quote == "'":
-            self._mend("json_single_quotes")
+            self._note("json_single_quotes")
         if text.startswith(quote * 3, at):
             raise UnreadableArguments("triple quotes are Python's", at)
         pieces: list[str] = []
@@ -173,14 +173,14 @@ class TolerantReader:
             piece, at = self._escape(at, quote)
             pieces.append(piece)
         if _CONTROL.search(text, start, at):
-            self._mend("json_control_characters")
+            self._note("json_control_characters")
         return well_formed("".join(pieces)), at + 1
 
     def _escape(self, at: int, quote: str) -> tuple[str, int]:
         character = self._text[at + 1 : at + 2]
         if character in _ESCAPES and character:
             if character == "'" and quote == '"':
-                self._mend("json_escape")
+                self._note("json_escape")
             return _ESCAPES[character], at + 2
         digits = {"u": 4, "x": 2 if quote == "'" else 0}.get(character, 0)
         if digits:
@@ -188,7 +188,7 @@ class TolerantReader:
             if len(code) == digits and all(digit in "0123456789abcdefABCDEF" for digit in code):
                 return chr(int(code, 16)), at + 2 + digits
         if character and character in _LITERAL_ESCAPES:
-            self._mend("json_escape")
+            self._note("json_escape")
             return "\\" + character, at + 2
         raise UnreadableArguments("this backslash begins no escape that JSON has", at)
 
@@ -197,10 +197,10 @@ class TolerantReader:
         if match is None:
             return at
         if match.end() > at and match[0].strip(" \t\r\n"):
-            self._mend("json_odd_space")
+            self._note("json_odd_space")
         return match.end()
 
-    def _mend(self, name: str) -> None:
+    def _note(self, name: str) -> None:
         self.repairs[name] = None
 
 
@@ -214,10 +214,10 @@ def _number(text: str, at: int) -> int | float:
 
 
 def read_arguments(text: str, *, truncated: bool = False) -> tuple[dict[str, object] | str, tuple[str, ...]]:
-    """The arguments that a model wrote, and what had to be repaired to read them; text that was `truncated` is not.
+    """The arguments in a model's text, and the repairs; the end of a `truncated` text is not repaired.
 
-    A JSON string that holds no object is given back as it is: a function of one parameter can mean it. Raises
-    ValueError saying what is wrong and where. NaN, infinities and numbers that overflow are refused.
+    A JSON string without an object in it is returned as it is: it may be the value of an only parameter. Raises
+    ValueError with the problem and its place. NaN, infinities and numbers that overflow are refused.
     """
     repairs: dict[str, None] = {}
     try:
@@ -228,7 +228,7 @@ def read_arguments(text: str, *, truncated: bool = False) -> tuple[dict[str, obj
 
 
 def read_object(text: str) -> dict[str, object] | None:
-    """The object that a text holds as JSON, None where it holds none."""
+    """The JSON object in a text; None if there is none."""
     try:
         value = read_arguments(text)[0]
     except ValueError:
@@ -269,7 +269,7 @@ def _json(text: str, repairs: dict[str, None]) -> object:
 
 
 def _tolerant(text: str, truncated: bool, repairs: dict[str, None], encodings: int) -> object:
-    if len(text) > MAX_MENDED_CHARS:
+    if len(text) > MAX_REPAIRED_CHARS:
         raise UnreadableArguments(f"it is not JSON, and with {len(text)} characters too long to be repaired", 0)
     if _ENCODED.match(text) and encodings:
         try:
@@ -306,27 +306,27 @@ def _beginning(text: str, start: int, repairs: dict[str, None]) -> int:
 
 
 def _after(text: str, end: int, value: object, repairs: dict[str, None]) -> None:
-    """Refuses a second object behind the first, for nobody knows which is meant; forgives anything else."""
+    """Refuse a second object after the first, since nobody knows which is meant; accept any other text."""
     rest = _REST.match(text, end)
-    behind = rest.end() if rest else end
-    if behind > end and text[end:behind].strip():
+    rest_end = rest.end() if rest else end
+    if rest_end > end and text[end:rest_end].strip():
         repairs["json_text_behind"] = None
-    if behind >= len(text):
+    if rest_end >= len(text):
         return
     repairs["json_text_behind"] = None
-    another = text.find("{", behind)
+    another = text.find("{", rest_end)
     if another < 0:
         return
     try:
         second: object = TolerantReader(text, unclosed=False).read(another)[0]
     except UnreadableArguments:
-        second = value if another > behind else None
+        second = value if another > rest_end else None
     if second != value and second != {}:
         raise UnreadableArguments("a second object begins here; make a call of its own for it", another)
 
 
 def _tagged(text: str) -> dict[str, object] | None:
-    """Arguments between tags of their own: `<parameter=path>a.py</parameter>`, `<path>a.py</path>`; None if not so."""
+    """Arguments in tags: `<parameter=path>a.py</parameter>`, `<path>a.py</path>`; None if there are none."""
     fields: dict[str, object] = {}
     at, key = 0, ""
     while True:

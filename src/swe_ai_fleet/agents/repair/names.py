@@ -1,4 +1,4 @@
-"""Names of tools: what a model means by one, and the aliases that other harnesses use for our operations."""
+"""Names of tools: which operation a model means, and the names of other harnesses for the fleet's operations."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from swe_ai_fleet.domain.tool import OperationSpec
 COMMENTARY = frozenset(
     {"explanation", "security_risk", "task_progress", "requires_approval", "thought", "justification", "tool_summary"}
 )
-"""What other harnesses let models say beside the arguments; left out where an operation has no such parameter."""
+"""Comment parameters of other harnesses; dropped if the operation has no such parameter."""
 PARAMETERS: tuple[frozenset[str], ...] = tuple(
     frozenset(names.split())
     for names in (
@@ -48,7 +48,7 @@ PARAMETERS: tuple[frozenset[str], ...] = tuple(
         "result message summary text final_answer content reason answer response output reply",
     )
 )
-"""Groups of parameter names that mean the same; one of a group stands for another that the operation has instead."""
+"""Groups of parameter names with the same meaning; each is read as the one of its group that the operation has."""
 _SHELL = frozenset({"description", "timeout", "timeout_ms", "is_input", "restart", "id", "security_risk"})
 _PANE = frozenset({"description", "recursive", "depth", "show_hidden", "limit"})
 MAX_NAME_CHARS = 200
@@ -64,10 +64,10 @@ _CLEARLY_NEARER = 0.03
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alias:
-    """One meaning of a name.
+    """One meaning of another harness's tool name.
 
-    It holds where each of `when` stands in the arguments with that value; those are taken out then. `renames` are
-    their parameters by ours, on top of what `PARAMETERS` says; `ignored` ones change nothing that we do.
+    It applies if the arguments have all values of `when`, which are then removed. `renames` map its parameters to those
+    of `target`, besides `PARAMETERS`; `ignored` parameters have no effect.
     """
 
     target: str
@@ -140,15 +140,15 @@ def _table() -> dict[str, tuple[Alias, ...]]:
 
 
 ALIASES = _table()
-"""By the name that a model writes, what it may mean; only operations of that very meaning."""
+"""The possible meanings of tool names of other harnesses; only operations with the same effect."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NameReading:
-    """What a name was read as.
+    """The operation that a name means.
 
-    `name` is ours, empty where it means nothing or several things; `repair` says how it was found, empty for a name
-    that stood there as it is; `near` are names that a model may have meant.
+    `name` is empty if there is none, or several are possible; `repair` says how it was found, empty for an exact name;
+    `near` are operations that the model may have meant.
     """
 
     name: str = ""
@@ -158,7 +158,7 @@ class NameReading:
 
 
 Fits = Callable[[str, Alias | None], bool]
-"""Whether the arguments at hand can be mapped to an operation's, under an alias or as they are."""
+"""Whether the arguments of the call fit an operation, under an alias or as they are."""
 
 
 class OperationNames:
@@ -178,10 +178,10 @@ class OperationNames:
     def read(self, written: str, fits: Fits) -> NameReading:
         """The operation that a model means.
 
-        Only what is exact, or means one thing, is taken; a name that could mean several is taken for the one that
-        `fits`. The ladder: as it stands; without tags, quotes and argument text around it; case, dashes, dots and
-        spaces folded; without a namespace or a doubled prefix; with the toolkit's prefix; by the names of other
-        harnesses; nearly the same letters, for operations that only read.
+        Only exact or unambiguous names are accepted; of several possible operations, the one whose arguments `fits`.
+        The order: the name as it is; without tags, quotes and argument text around it; with case, dashes, dots and
+        spaces folded; without a namespace or a doubled prefix; with the toolkit's prefix; the names of other harnesses;
+        nearly the same letters, for read-only operations.
         """
         if written in self._specs:
             return NameReading(name=written)
@@ -199,7 +199,7 @@ class OperationNames:
         return self._nearest(bare, fits)
 
     def _by_operation(self, folded: str, fits: Fits) -> NameReading | None:
-        """An operation without its toolkit's name. One word alone says too little: the arguments must fit as well."""
+        """An operation without its toolkit's name. For a single word, the arguments must fit as well."""
         operations = self._operations.get(folded, ())
         if len(operations) != 1:
             return NameReading(near=operations) if operations else None
@@ -227,14 +227,14 @@ class OperationNames:
         scores = [difflib.SequenceMatcher(None, name, bare).ratio() for name in near]
         if near and scores[0] >= _NEAR and (len(near) == 1 or scores[0] - scores[1] >= _CLEARLY_NEARER):
             spec = self._specs[near[0]]
-            # Taking a name for another is a guess, and a guess must not have effects.
+            # A similar name is a guess, and a guess must not have side effects.
             if spec.read_only and not spec.executes and not spec.network and fits(spec.name, None):
                 return NameReading(name=spec.name, repair=f"name_nearest: {spec.name}")
         return NameReading(near=tuple(near))
 
 
 def split_name(written: str) -> tuple[str, str]:
-    """The name without tags, quotes and tokens around it, and the text behind it that looks like arguments."""
+    """The name without tags, quotes and tokens around it, and the text after it that looks like arguments."""
     written = _INVISIBLE.sub("", written)
     target = _TARGET.search(written[: 2 * MAX_NAME_CHARS])
     if target is not None:

@@ -1,4 +1,4 @@
-"""A call as it was meant: the operation, its arguments, and what was repaired to see that."""
+"""Reading a call: its operation, its arguments, and the repairs that this took."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ Arguments = dict[str, object] | str
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Understood:
-    """What a call was read as.
+    """A call as it was read.
 
-    `spec` is None where no operation is meant; `error` says why the call can't be carried out, empty where it can be
-    tried with `arguments`; `near` are names that may have been meant. `repairs` hold only names of our own.
+    `spec` is None if no operation is meant; `error` says why the call cannot be run, empty if it can be tried with
+    `arguments`; `near` are operations that may have been meant. `repairs` contain no words of the model.
     """
 
     call: ToolCall
@@ -39,10 +39,10 @@ class Understood:
 
 
 class CallReader:
-    """Reads calls for one set of operations; holds no state beside it.
+    """Reads calls of one set of operations; it has no other state.
 
-    The operation `answer` ends a run and takes its text under any of the usual keys, with `bare_answers` without an
-    object around it, too.
+    The operation `answer` ends a run; its text may be under any of the usual keys, or with `bare_answers` be the
+    arguments themselves.
     """
 
     def __init__(self, specs: Iterable[OperationSpec], *, answer: str, bare_answers: bool = True) -> None:
@@ -52,9 +52,9 @@ class CallReader:
         self._bare_answers = bare_answers
 
     def read(self, call: ToolCall, *, truncated: bool = False) -> Understood:
-        """What the call means; never raises.
+        """The meaning of the call; never raises.
 
-        Of a reply that was `truncated`, arguments that end too early are not repaired.
+        In a `truncated` reply, arguments that end too early are not repaired.
         """
         glued = "" if call.name in self._specs else split_name(call.name)[1]
         text, repairs = call.arguments, list[str]()
@@ -78,10 +78,10 @@ class CallReader:
             return Understood(call=call, error=f"there is no tool {call.name[:MAX_SHOWN_NAME]!r}", near=near)
         spec = self._specs[reading.name]
         repairs = [*([reading.repair] if reading.repair else ()), *repairs]
-        bare_ones = self._bare_answers or spec.name != self._answer
-        if not bare_ones and parsed is not None and not isinstance(parsed, dict):
-            return self._malformed(call, spec, f"it is a {type(parsed).__name__}")
-        if parsed is None and bare_ones and (bare := _bare_text(text, spec, truncated)):
+        may_be_bare = self._bare_answers or spec.name != self._answer
+        if not may_be_bare and isinstance(parsed, str):
+            return self._malformed(call, spec, "it is a str")
+        if parsed is None and may_be_bare and (bare := _bare_text(text, spec, truncated)):
             parsed, problem = bare, ""
             repairs.append("bare_text")
         if parsed is None:
@@ -104,7 +104,7 @@ class CallReader:
         return coerce_arguments(parsed, spec, alias)
 
     def _fits(self, parsed: Arguments, name: str, alias: Alias | None) -> bool:
-        """Whether the arguments are those of the operation, under the alias or as they are."""
+        """Whether the arguments fit the operation, under the alias or as they are."""
         spec = self._specs.get(name)
         if spec is None:
             return False
@@ -124,7 +124,7 @@ def _answers(arguments: dict[str, object]) -> bool:
 
 
 def _bare_text(text: str, spec: OperationSpec, truncated: bool) -> str:
-    """Text that is no JSON as the one string of an operation that only reads; a guess must not have effects."""
+    """Text that is no JSON, as the only string of a read-only operation: a guess must not have side effects."""
     words = text.strip()
     harmless = spec.read_only and not spec.executes and not spec.network
     if truncated or not harmless or not sole_string(spec) or len(words) > _MAX_BARE_TEXT:

@@ -1,1 +1,1 @@
-"""Agents that another agent calls as tools: each with a prompt, a history and a part of the budget of its own."""
+"""Agents that another agent calls as tools: each with its own prompt, history and part of the budget."""

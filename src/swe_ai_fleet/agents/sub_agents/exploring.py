@@ -1,7 +1,6 @@
-"""A sub-agent that looks around before it answers, and the results that sub-agents give back.
+"""A sub-agent that explores with read-only operations before it answers, and the results of sub-agents.
 
-It is the one loop over a few operations that only read. A result has a text for the calling agent, and fields and an
-account for programs.
+A result has a text for the calling agent, and fields and a trace for programs.
 """
 
 from __future__ import annotations
@@ -39,14 +38,14 @@ S = TypeVar("S", bound=Shape)
 MAX_FINAL_PROMPT_SECONDS = 20.0
 _CONCLUDE = "Put what you found into the JSON object that was asked for: answer with it and nothing else. Add nothing."
 SPENT = frozenset({StopReason.MAX_TOKENS, StopReason.MAX_COST, StopReason.TIMEOUT, StopReason.MODEL_ERROR})
-"""After these there is nothing left for another reply."""
+"""After these stop reasons, the model cannot be asked for another reply."""
 _MAX_CALLS_SHOWN = 20
 SUB_AGENTS = ("research", "call_planner", "call_verifier", "call_executor", "call_generator")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explored(Generic[S]):
-    """What such a sub-agent did and said. Without a `conclusion` its final reply has no usable form."""
+    """The trajectory and the conclusion of a sub-agent; None if its final reply has no usable form."""
 
     trajectory: Trajectory
     conclusion: S | None
@@ -59,11 +58,14 @@ class Explored(Generic[S]):
 def offered(
     toolkits: Mapping[str, Toolkit], pipeline: Pipeline, names: Collection[str], *, read_only: bool = True
 ) -> tuple[str, ...]:
-    """Those of the named operations that are there, that the run's policy allows and, as a rule, that only read."""
+    """The named operations that exist and the run's policy allows; only those without side effects if `read_only`."""
     specs = [definition.spec for kit in toolkits.values() for definition in kit.definitions.values()]
-    looks = {spec.name for spec in specs if spec.read_only and not spec.executes}
-    offered_names = {spec.name for spec in specs if pipeline.policy.offers(spec)}
-    return tuple(name for name in names if name in offered_names and (name in looks or not read_only))
+    allowed = {
+        spec.name
+        for spec in specs
+        if pipeline.policy.offers(spec) and (not read_only or (spec.read_only and not spec.executes))
+    }
+    return tuple(name for name in names if name in allowed)
 
 
 async def explore(
@@ -76,14 +78,13 @@ async def explore(
     names: Collection[str],
     budget: Budget,
 ) -> Explored[S]:
-    """Let a sub-agent look around and conclude.
+    """Have a sub-agent explore and conclude.
 
-    What it can call is exactly `names`: another call is refused and audited as any other. A reply without a call ends
-    it, as `final_answer` does. A limit ends it with what it has; so does a fault of the model, unless it has nothing:
-    then ToolFailure is raised.
+    It can call exactly `names`; other calls are refused and audited like any. A reply without a call, `final_answer`, a
+    limit or a fault of the model ends it. Raises ToolFailure if a fault of the model ends it before its first step.
     """
     if not names:
-        raise ValueError("a sub-agent that looks around needs something to look with")
+        raise ValueError("a sub-agent that explores needs operations to explore with")
     narrow = pipeline.under(replace(pipeline.policy, allowed=frozenset(names)))
     history = History(opening)
     seconds = min(MAX_FINAL_PROMPT_SECONDS, budget.limits.timeout_seconds / 4)
@@ -98,7 +99,7 @@ async def explore(
     if trajectory.stop_reason is StopReason.MODEL_ERROR and not trajectory.steps:
         raise ToolFailure(f"the model of the sub-agent gave no answer: {trajectory.error}")
     try:
-        return Explored(trajectory=trajectory, conclusion=read(shape, *said_in(trajectory)))
+        return Explored(trajectory=trajectory, conclusion=read(shape, *answers_in(trajectory)))
     except ValueError:
         if trajectory.stop_reason in SPENT or not (trajectory.answer or trajectory.steps):
             return Explored(trajectory=trajectory, conclusion=None)
@@ -110,8 +111,8 @@ async def explore(
     return Explored(trajectory=trajectory, conclusion=conclusion)
 
 
-def said_in(trajectory: Trajectory) -> list[object]:
-    """Where a conclusion may stand: the arguments of the last reply's final answer, and the answer itself."""
+def answers_in(trajectory: Trajectory) -> list[object]:
+    """The texts that may have the conclusion: the arguments of the last reply's final answer, and the answer itself."""
     last = trajectory.steps[-1].reply.tool_calls if trajectory.steps else ()
     return [*(call.arguments for call in last if call.name == FINAL_ANSWER.name), trajectory.answer]
 
@@ -133,23 +134,23 @@ def listed(steps: Sequence[str], note: str) -> str:
 
 
 def format_check(name: str) -> Callable[[OutputShape], str]:
-    """Says of an output in a format that can be checked what is wrong with it."""
+    """A function that returns the problem of an output in this format; empty for formats other than JSON."""
 
-    def check(made: OutputShape) -> str:
+    def check(answer: OutputShape) -> str:
         try:
-            parse_json(made.output)
+            parse_json(answer.output)
         except ValueError as error:
             return f"its output is not JSON: {error}"
         return ""
 
-    return check if name.strip().lower() in {"json", "application/json"} else lambda made: ""
+    return check if name.strip().lower() in {"json", "application/json"} else lambda answer: ""
 
 
 def trace_metadata(name: str, trajectory: Trajectory) -> Mapping[str, object]:
     calls = [
-        {"tool": call.name[:64], "arguments": call.arguments[:200], "outcome": str(seen.result.outcome)}
+        {"tool": call.name[:64], "arguments": call.arguments[:200], "outcome": str(observation.result.outcome)}
         for step in trajectory.steps
-        for call, seen in zip(step.reply.tool_calls, step.observations, strict=False)
+        for call, observation in zip(step.reply.tool_calls, step.observations, strict=False)
     ]
     return {
         "name": name,
@@ -162,30 +163,30 @@ def trace_metadata(name: str, trajectory: Trajectory) -> Mapping[str, object]:
 
 
 def sub_agents_used(steps: Sequence[Step]) -> int:
-    """How many sub-agents the steps of a run had, those of sub-agents included."""
-    return sum(sub_agents_of(seen.result) for step in steps for seen in step.observations)
+    """How many sub-agents the steps of a run started, including those of sub-agents."""
+    return sum(sub_agents_of(observation.result) for step in steps for observation in step.observations)
 
 
 def sub_agents_of(result: ToolResult) -> int:
-    """How many sub-agents stand behind a result, those of its own sub-agent included."""
-    if not is_mapping(did := result.metadata.get(SUB_AGENT)):
+    """How many sub-agents contributed to a result, including those of its sub-agent."""
+    if not is_mapping(trace := result.metadata.get(SUB_AGENT)):
         return 0
-    calls = mappings(did.get("calls"))
+    calls = mappings(trace.get("calls"))
     return 1 + sum(call.get("tool") in SUB_AGENTS and call.get("outcome") == Outcome.SUCCESS for call in calls)
 
 
-def result(name: str, content: str, fields: Mapping[str, object], did: Mapping[str, object]) -> ToolResult:
-    return ToolResult(success=True, operation=name, content=content, metadata={**fields, SUB_AGENT: did})
+def result(name: str, content: str, fields: Mapping[str, object], trace: Mapping[str, object]) -> ToolResult:
+    return ToolResult(success=True, operation=name, content=content, metadata={**fields, SUB_AGENT: trace})
 
 
-def verdict(judged: VerdictShape, did: Mapping[str, object]) -> ToolResult:
-    """A judgement of a plan; that it is a bad plan is no failure of the call."""
+def verdict(judged: VerdictShape, trace: Mapping[str, object]) -> ToolResult:
+    """A verdict on a plan; the call succeeds even if the plan is bad."""
     text = f"{'Feasible' if judged.is_feasible else 'Not feasible'}.\n{judged.feedback}"
-    return result("call_verifier", text, judged.model_dump(), did)
+    return result("call_verifier", text, judged.model_dump(), trace)
 
 
-def unfinished(name: str, trajectory: Trajectory, did: Mapping[str, object]) -> ToolResult:
-    """What a sub-agent leaves that came to no usable conclusion."""
+def unfinished(name: str, trajectory: Trajectory, trace: Mapping[str, object]) -> ToolResult:
+    """The failed result of a sub-agent without a usable conclusion."""
     outcome = Outcome.TIMEOUT if trajectory.stop_reason is StopReason.TIMEOUT else Outcome.ERROR
     reason = trajectory.error or f"its answer has no usable form ({trajectory.stop_reason})"
     return ToolResult(
@@ -193,17 +194,17 @@ def unfinished(name: str, trajectory: Trajectory, did: Mapping[str, object]) -> 
         operation=name,
         error=f"the sub-agent came to no conclusion: {reason}",
         content=trajectory.answer,
-        metadata={SUB_AGENT: did},
+        metadata={SUB_AGENT: trace},
         outcome=outcome,
     )
 
 
 def researched(gaps: Sequence[str], explored: Explored[ResearchShape]) -> ToolResult:
-    """What research gave. Only what was read counts as a source, and without sources nothing as covered."""
-    did = trace_metadata("research", explored.trajectory)
+    """The result of research. Only pages that were read count as sources; without sources, no gap is covered."""
+    trace = trace_metadata("research", explored.trajectory)
     sources = _sources(explored.trajectory)
     if explored.conclusion is None and not (sources and explored.answer):
-        return unfinished("research", explored.trajectory, did)
+        return unfinished("research", explored.trajectory, trace)
     conclusion = explored.conclusion or ResearchShape(summary=explored.answer, answers=[], data_points=[])
     answers = {key_of(answer.gap): answer.answer for answer in conclusion.answers if answer.answer}
     closed = [gap for gap in gaps if sources and answers.get(key_of(gap))]
@@ -219,16 +220,16 @@ def researched(gaps: Sequence[str], explored: Explored[ResearchShape]) -> ToolRe
         "coverage": coverage,
         "open": [gap for gap in gaps if gap not in closed],
     }
-    return result("research", "\n".join(lines).strip(), fields, did)
+    return result("research", "\n".join(lines).strip(), fields, trace)
 
 
 def _sources(trajectory: Trajectory) -> list[str]:
     urls: dict[str, None] = {}
     for step in trajectory.steps:
-        for seen in step.observations:
-            if not seen.result.success:
+        for observation in step.observations:
+            if not observation.result.success:
                 continue
-            metadata = seen.result.metadata
+            metadata = observation.result.metadata
             for entry in (metadata, *mappings(metadata.get("results"))):
                 url = entry.get("url")
                 if isinstance(url, str) and url:

@@ -1,4 +1,4 @@
-"""Memory of a run: the interface to whatever remembers, a repository as a memory, and facts for later runs."""
+"""Memory of a run: the interface of memory searches, the search of a repository, and facts for later runs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from swe_ai_fleet.tools.pipeline import Pipeline
 from swe_ai_fleet.tools.truncation import beginning
 
 THRESHOLD = 0.5
-"""From this score on a passage answers a query. 1.0 is a passage of average length with each of its words once."""
+"""The least score of a passage that answers a query. 1.0 is a passage of average length with each of its words once."""
 TIMEOUT_SECONDS = 30.0
 MAX_ASKED = 40
 MAX_ASKED_CHARS = 500
@@ -43,7 +43,7 @@ runpy.run_path(next(filter(os.path.exists, places)))["main"](request)
 _Text = Annotated[str, Field(max_length=4_000)]
 MAX_CONTENT_CHARS = 16_000
 MAX_NAMED = 100
-"""Gaps, and sources, that are shown."""
+"""The most gaps, and the most sources, shown to people."""
 _NAME_CHARS = 500
 _log = structlog.get_logger(__name__)
 REMEMBER = "remember"
@@ -54,11 +54,11 @@ _NOTED = "remembered"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryResults:
-    """What a search of memory gave. All text is untrusted.
+    """The results of a memory search. All text is untrusted.
 
-    `coverage` is the share, in percent, of the entities and queries that were found, None where nothing was asked;
-    `gaps` are the others. `content` holds the passages, each behind its source; `sources` name them (`path#heading`,
-    `commit <id>`). `asked` is all that was asked, as far as whoever searched says so.
+    `coverage` is the share of entities and queries that were found, in percent, None without any; `gaps` are the
+    others. `content` has the passages, each after its source; `sources` name them (`path#heading`, `commit <id>`).
+    `asked` are all entities and queries, if the caller of the search filled them in.
     """
 
     coverage: float | None = None
@@ -69,12 +69,12 @@ class MemoryResults:
 
 
 class MemorySearch(Protocol):
-    """Something that can be asked what is known."""
+    """A search over memories or documents."""
 
     async def search(self, entities: Sequence[str], queries: Sequence[str]) -> MemoryResults:
-        """Look for entities as they are written and for what answers the queries. Raises FleetError.
+        """Search for entities, exactly as written, and for answers to queries. Raises FleetError.
 
-        Where nothing is asked, nothing is searched and nothing is missing.
+        Without entities and queries, nothing is searched and there are no gaps.
         """
         ...
 
@@ -101,15 +101,15 @@ class _Recalled(_Strict):
 class RepositoryMemory:
     """Searches README, documents, AGENTS.md, docstrings and commit messages of a workspace; a `MemorySearch`.
 
-    Entities are matched as they are written, upper and lower case aside; queries by BM25 (see `recall`). It
-    runs in the workspace's sandbox and keeps nothing between two searches.
+    Entities are matched literally, except for case; queries by BM25 (see `recall`). The search runs in the workspace's
+    sandbox and caches nothing.
     """
 
     def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace
 
     async def search(self, entities: Sequence[str], queries: Sequence[str]) -> MemoryResults:
-        """What the repository says. Raises ToolFailure for what can't be asked, and where the search fails."""
+        """The passages of the repository. Raises ToolFailure for invalid entities and queries, and failed searches."""
         names, questions = asked_texts(entities, "an entity"), asked_texts(queries, "a query")
         if not names and not questions:
             return MemoryResults()
@@ -137,7 +137,7 @@ class RepositoryMemory:
         python = jail.python(self._workspace.environment)
         result = await self._workspace.run(
             Command(
-                # Isolated and without site: what can be imported is the standard library and what is named here.
+                # Isolated and without site: only the standard library and the named program can be imported.
                 argv=(*python, "-I", "-S", "-B", "-c", _START, json.dumps([places, request])),
                 timeout_seconds=TIMEOUT_SECONDS,
                 output_limit=_OUTPUT_LIMIT,
@@ -170,7 +170,7 @@ def _read(result: CommandResult) -> _Recalled:
 
 
 def findings(searches: Iterable[MemoryResults], mask: SecretMask) -> MemoryFindings | None:
-    """All searches as one; None where nothing was asked. What any of them found is no gap."""
+    """The results of all searches together; None without any. A text that one search found is no gap."""
     answered: dict[str, bool] = {}
     passages: dict[str, None] = {}
     sources: dict[str, None] = {}
@@ -193,16 +193,16 @@ def findings(searches: Iterable[MemoryResults], mask: SecretMask) -> MemoryFindi
 
 def searches_in(steps: Sequence[Step]) -> list[MemoryResults]:
     results: list[MemoryResults] = []
-    for result in (seen.result for step in steps for seen in step.observations):
+    for result in (observation.result for step in steps for observation in step.observations):
         if result.success and result.operation == "search_memory":
-            # A chat's tool of that name, or another version's: its text stands in the history all the same.
+            # The metadata of a chat's tool of that name, or of another version, may differ.
             with suppress(ValueError):
                 results.append(from_plain(MemoryResults, dict(result.metadata)))
     return results
 
 
 async def asked_about(memory: MemorySearch, entities: Sequence[str]) -> list[MemoryResults]:
-    """What memory knows of the names that a task is about; nothing where it names none or memory cannot be asked."""
+    """The search for the entities of a task; empty if it has none or the search fails."""
     if not entities:
         return []
     try:
@@ -216,8 +216,8 @@ async def asked_about(memory: MemorySearch, entities: Sequence[str]) -> list[Mem
 class RememberingTools(Toolkit):
     """`remember`: an agent's note for later runs.
 
-    It writes nothing anywhere. The note stands in the run's log, under `remembered` in the metadata of the call's
-    result, and is kept from there if the run's candidate wins.
+    It stores nothing itself. The note is in the run's log, under `remembered` in the metadata of the call's result, and
+    becomes a memory if the run's candidate wins.
     """
 
     name: ClassVar[str] = "remembering"
@@ -252,14 +252,14 @@ class RememberingTools(Toolkit):
 
 
 def noted_in(steps: Iterable[Step]) -> tuple[str, ...]:
-    results = (seen.result for step in steps for seen in step.observations)
+    results = (observation.result for step in steps for observation in step.observations)
     return tuple(fact for result in results if result.operation == REMEMBER and (fact := _fact(result)))
 
 
 def noted_by(body: ToolFinished) -> str:
-    """The fact that a call noted, as an event tells it; empty where it noted none."""
-    ours = body.entry.tool == RememberingTools.name and body.entry.operation == REMEMBER
-    return _fact(body.result) if ours and body.entry.decision is PolicyDecision.ALLOWED else ""
+    """The fact that a call noted; empty if it noted none."""
+    remembers = body.entry.tool == RememberingTools.name and body.entry.operation == REMEMBER
+    return _fact(body.result) if remembers and body.entry.decision is PolicyDecision.ALLOWED else ""
 
 
 def _fact(result: ToolResult) -> str:

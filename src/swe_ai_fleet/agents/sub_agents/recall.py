@@ -1,12 +1,12 @@
 """Searches a repository's documents and history: BM25 over passages, exact phrases for names.
 
-`main` runs inside the workspace's sandbox, where nothing else of the fleet can be imported: reading and parsing what
-strangers wrote belongs neither into the fleet's event loop nor outside a jail. `memory.RepositoryMemory` starts it.
+`main` runs inside the workspace's sandbox, where nothing else of the fleet can be imported: untrusted files are parsed
+neither in the fleet's event loop nor outside a jail. `memory.RepositoryMemory` starts it.
 
 The ranking is Okapi BM25, its scores made comparable between queries: Robertson and Zaragoza, "The Probabilistic
 Relevance Framework: BM25 and Beyond" (2009). The inverse document frequency has one added under its logarithm, so that
-a term which stands everywhere counts little instead of against a passage. A score is divided by that of a passage of
-average length which holds each of the query's terms once: 1.0 is such a passage, whatever the query.
+a term in every passage has a small weight instead of a negative one. A score is divided by that of a passage of average
+length with each of the query's terms once: 1.0 is such a passage, for every query.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 from typing import Any
 
 MAX_CHARS = 1_200
-"""Of one passage; longer sections become several."""
+"""The longest passage; longer sections are split."""
 MAX_PASSAGES = 20_000
 MAX_COMMITS = 2_000
 MAX_FILES = 4_000
@@ -58,18 +59,17 @@ STOP_WORDS = frozenset(_STOP_WORDS.split())
 
 
 def main(request: Mapping[str, Any]) -> None:
-    """Search the working directory and print what was found, as JSON.
+    """Search the working directory and print the results as JSON.
 
-    The request has entities and queries (lists of texts), threshold (the score from which a passage answers a query),
-    hits (passages of each) and seconds (for reading).
+    The request has entities and queries (lists of texts), threshold (the least score of a passage that answers a
+    query), hits (the most passages of each) and seconds (for reading).
     """
     root = os.path.realpath(os.getcwd())  # noqa: PTH109
-    found_passages = passages(root, seconds=float(request["seconds"]))
-    json.dump(recall(found_passages, request), sys.stdout)
+    json.dump(recall(passages(root, seconds=float(request["seconds"])), request), sys.stdout)
 
 
 def recall(passages: Sequence[Passage], request: Mapping[str, Any]) -> dict[str, object]:
-    """The answer to one request: `answers` says for each text asked about which passages answer it, best first."""
+    """The answer to one request: `answers` has for each entity and query the passages that answer it, best first."""
     index = Index([f"{passage.source}\n{passage.text}" for passage in passages])
     hits = int(request["hits"])
     shown: dict[int, int] = {}
@@ -87,20 +87,16 @@ def recall(passages: Sequence[Passage], request: Mapping[str, Any]) -> dict[str,
     }
 
 
-def _naming(found_passages: Sequence[Passage], index: Index, entity: str) -> list[int]:
-    """The passages that name an entity exactly: those under its own name first, then by weight."""
-    ranked = [number for _, number in index.rank(entity)]
-    named = [
-        number for number in ranked if names(entity, f"{found_passages[number].source}\n{found_passages[number].text}")
-    ]
-    if named or ranked:
-        return sorted(named, key=lambda number: not _is_titled(found_passages[number].source, entity))
-    # A name without a term of its own (`__init__`, a stop word) is looked for in all.
-    return [number for number, each in enumerate(found_passages) if names(entity, f"{each.source}\n{each.text}")]
+def _naming(passages: Sequence[Passage], index: Index, entity: str) -> list[int]:
+    """The passages that name an entity exactly: those titled with it first, then by score."""
+    # A name without terms (`__init__`, a stop word) is searched for in all passages.
+    ranked = [number for _, number in index.rank(entity)] or range(len(passages))
+    named = [number for number in ranked if names(entity, f"{passages[number].source}\n{passages[number].text}")]
+    return sorted(named, key=lambda number: not _is_titled(passages[number].source, entity))
 
 
 def _is_titled(source: str, entity: str) -> bool:
-    """Whether a heading, a definition or a file is called just that."""
+    """Whether the entity is the name of the heading, definition or file."""
     path, mark, title = source.partition("#")
     title = title if mark else path.rpartition("/")[2]
     return entity.casefold() in (title.casefold(), title.rpartition(".")[2].casefold(), path.casefold())
@@ -108,16 +104,15 @@ def _is_titled(source: str, entity: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """A text and where it stands: `path#heading`, `path#name` or `commit <id>`."""
+    """A text and its source: `path#heading`, `path#name` or `commit <id>`."""
 
     source: str
     text: str
 
 
 def passages(root: str, *, seconds: float) -> list[Passage]:
-    """What a tree says about itself, documents first, as much as there is time for."""
+    """The documents, commit messages and docstrings of a repository, as many as there is time for."""
     until = time.monotonic() + seconds
-    found_passages: list[Passage] = []
     paths = _paths(root)
     documents = [path for path in paths if _is_document(path)]
     modules = [path for path in paths if path.endswith(".py")]
@@ -126,12 +121,7 @@ def passages(root: str, *, seconds: float) -> list[Passage]:
         _commits(root),
         _of_files(root, modules, _docstrings, until),
     )
-    for part in parts:
-        for passage in part:
-            if len(found_passages) >= MAX_PASSAGES:
-                return found_passages
-            found_passages.append(passage)
-    return found_passages
+    return list(islice(chain.from_iterable(parts), MAX_PASSAGES))
 
 
 def _is_document(path: str) -> bool:
@@ -156,7 +146,7 @@ def _of_files(
 
 
 def _sections(path: str, text: str) -> Iterator[Passage]:
-    """The sections of a document, fenced blocks kept whole as far as they fit."""
+    """The sections of a document; headings inside code blocks do not start a section."""
     title, lines, fenced = "", list[str](), False
     for line in text.splitlines():
         fenced ^= line.lstrip().startswith(("```", "~~~"))
@@ -225,7 +215,7 @@ def _paths(root: str) -> list[str]:
 
 
 def _read(root: str, path: str) -> str:
-    """A file's text; empty for what is not a regular file of the tree, too large, or no text."""
+    """A file's text; empty for links, files that are not regular, too large or binary."""
     whole = os.path.join(root, path)  # noqa: PTH118
     if os.path.realpath(whole) != os.path.normpath(whole):
         return ""  # through a link
@@ -242,7 +232,7 @@ def _read(root: str, path: str) -> str:
 
 
 def _git(root: str, *arguments: str) -> bytes | None:
-    """What git says; None where there is no repository, no git, or no answer in time."""
+    """The output of git; None without a repository or git, or after a time-out."""
     try:
         done = subprocess.run(
             [*_GIT, *arguments],
@@ -260,7 +250,7 @@ def _git(root: str, *arguments: str) -> bytes | None:
 
 
 def terms(text: str) -> Iterator[str]:
-    """The words of a text in lower case and without plural endings; of `camelCase` its parts too, no stop words.
+    """The words of a text in lower case, without plural endings and stop words; also the parts of `camelCase`.
 
     The endings are those of Harman's S stemmer ("How effective is suffixing?", 1991).
     """
@@ -282,13 +272,13 @@ def _term(word: str) -> Iterator[str]:
             word = f"{word[:-3]}y"
         elif word.endswith("s") and not word.endswith(("us", "ss", "aes", "ees", "oes")):
             word = word[:-1]
-        # `fixes` and `fix`, `classes` and `class` meet here.
+        # So that `fixes` and `fix`, `classes` and `class` are equal.
         word = word.removesuffix("e") if len(word) > 3 else word
     yield word
 
 
 class Index:
-    """Passages by their terms; what is found is their numbers."""
+    """An inverted index of passages, which are identified by their numbers."""
 
     def __init__(self, passages: Sequence[str]) -> None:
         self._postings: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
@@ -301,7 +291,7 @@ class Index:
         self._average = max(1.0, sum(self._lengths) / max(1, len(self._lengths)))
 
     def rank(self, query: str) -> list[tuple[float, int]]:
-        """(score, number) of the passages that hold any of the query's terms, best first; ties in the given order."""
+        """(score, number) of the passages with any of the query's terms, best first; ties in the given order."""
         query_terms = set(terms(query))
         scores: defaultdict[int, float] = defaultdict(float)
         for term in query_terms:
@@ -313,13 +303,13 @@ class Index:
         whole = sum(self._weight(len(self._postings.get(term, ()))) for term in query_terms)
         return sorted(((score / whole, number) for number, score in scores.items()), key=lambda hit: (-hit[0], hit[1]))
 
-    def _weight(self, holding: int) -> float:
-        """The inverse document frequency of a term that so many passages hold."""
-        return math.log(1 + (len(self._lengths) - holding + 0.5) / (holding + 0.5))
+    def _weight(self, containing: int) -> float:
+        """The inverse document frequency of a term in so many passages."""
+        return math.log(1 + (len(self._lengths) - containing + 0.5) / (containing + 0.5))
 
 
 def names(phrase: str, text: str) -> bool:
-    """Whether a text holds a phrase as it is, upper and lower case aside, and not as a part of longer words."""
+    """Whether a text contains a phrase, except for case, and not as a part of longer words."""
     folded, text = phrase.strip().casefold(), text.casefold()
     start = text.find(folded) if folded else -1
     while start >= 0:
@@ -331,5 +321,5 @@ def names(phrase: str, text: str) -> bool:
 
 
 def _joined(left: str, right: str) -> bool:
-    """Whether two neighbouring characters, either of which may be missing, belong to one word."""
+    """Whether two neighbouring characters, either of which may be empty, belong to one word."""
     return bool(left and right) and all(character.isalnum() or character == "_" for character in (left, right))

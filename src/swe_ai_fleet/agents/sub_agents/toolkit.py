@@ -1,7 +1,7 @@
-"""Sub-agents, and the search of memory that comes before them, as operations of a run.
+"""Sub-agents, and the memory search before them, as operations of a run.
 
-Limits say how many sub-agents a run may have, how deep, and what each may spend; profiles say which a run is shown
-from the start.
+Limits say how many sub-agents a run may have, at which depth, and what each may spend; the role of a run says which are
+offered from the start.
 """
 
 from __future__ import annotations
@@ -54,33 +54,33 @@ from swe_ai_fleet.tools.operation import Toolkit, operation
 from swe_ai_fleet.tools.pipeline import Pipeline
 
 SHARE = 0.5
-"""Of what its parent has left a sub-agent gets so much at most: the parent must be able to use what it is told."""
+"""The most of its parent's remaining budget for a sub-agent: the parent must still be able to use its answer."""
 MIN_TOKENS = 256
-"""With fewer no sub-agent can say anything of use."""
+"""With fewer tokens, a sub-agent cannot give a useful answer."""
 S = TypeVar("S", bound=Shape)
 WEB_OPERATIONS = ("web_search", "read_webpage", "http_get", "search_wikipedia")
 LOOKING_OPERATIONS = (
     "files_read_file", "files_search_in_files", "files_list_files", "files_repo_map", "git_status", "git_diff",
     "git_log", "search_memory", "research",
 )  # fmt: skip
-"""What the verifier looks around with, as far as the run has it."""
+"""The operations of the verifier, as far as the run has them."""
 MAX_GAPS = 40
 MAX_RESEARCH_ITERATIONS = 10
 MAX_WORDS_CHARS = 40_000
-# A sub-agent's own budget ends it; this stands behind that, its final prompt included.
+# A sub-agent's budget ends it earlier; this limit also covers its final prompt.
 _SECONDS = 900.0
 Words = Annotated[str, BeforeValidator(flat), Field(max_length=MAX_WORDS_CHARS)]
 Names = Annotated[list[str], BeforeValidator(as_texts)]
 SHOWN: Mapping[Role, frozenset[str]] = {Role.ARCHITECT: frozenset({"search_memory", "call_verifier"})}
-"""By role. A schema costs tokens and a choice with each request, so the others ask for what they need."""
+"""The sub-agents offered at first, by role. Schemas cost tokens in each request, so other roles must ask for them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubAgentLimits:
     """Limits of all sub-agents of one run.
 
-    `depth` counts levels below the run: with 1 its sub-agents have none of their own. `number` counts all of them, at
-    whatever level. `each` is what one may spend.
+    `depth` counts levels below the run: with 1, its sub-agents have none themselves. `number` counts the sub-agents of
+    all levels. `each` are the limits of one sub-agent.
     """
 
     depth: int = 2
@@ -89,7 +89,7 @@ class SubAgentLimits:
 
 
 class SubAgentBudget:
-    """What a run's sub-agents may still use; one object for all levels."""
+    """Counts the sub-agents of a run, of all levels together."""
 
     def __init__(self, limits: SubAgentLimits, *, used: int = 0) -> None:
         self.limits = limits
@@ -97,9 +97,9 @@ class SubAgentBudget:
 
     @contextmanager
     def grant(self, name: str, parent: Budget, *, max_iterations: int = 0) -> Generator[Budget]:
-        """The budget of one more sub-agent, with so many turns where they are given.
+        """The budget of one more sub-agent; `max_iterations` 0: as the limits say.
 
-        Raises ToolRefusal where there may be no more of them, or too little is left.
+        Raises ToolRefusal if there may be no more sub-agents, or too few tokens are left.
         """
         if self.used >= self.limits.number:
             raise ToolRefusal(
@@ -128,14 +128,17 @@ def _shared(limits: Limits, parent: Budget) -> Limits:
 class SubAgentTools(Toolkit):
     """`search_memory`, `research`, `call_planner`, `call_verifier`, `call_executor` and `call_generator`.
 
-    Each but the first is a sub-agent: a prompt and a short history of its own, a part of the run's budget, an answer in
-    a fixed shape. None changes anything. What they spend is settled with the run's budget; the metadata of a result
-    hold, under `sub_agent`, what it did and spent.
+    All but the first are sub-agents: each with its own prompt and short history, a part of the run's budget, and an
+    answer in a fixed shape. None has side effects. Their usage is charged to the run's budget; the metadata of a result
+    has under `sub_agent` their calls and usage.
 
     Args:
-        pipeline: The way every call goes, those of sub-agents too: same policy, audit trail and mask.
-        budget: What the run may spend; each sub-agent gets a part of what is left when it is called.
-        toolkits: The run's own, by name. Of them `research` gets the web and `call_verifier` what only reads.
+        pipeline: For the calls of sub-agents too: same policy, audit trail and mask.
+        budget: The run's budget; each sub-agent gets a part of what is left when it is called.
+        toolkits: The run's own, by name. `research` gets the web operations, `call_verifier` read-only ones.
+        without: Names of operations that sub-agents do not get.
+        used: How many sub-agents the run had in earlier processes.
+        searched: Collects the results of memory searches.
     """
 
     name: ClassVar[str] = "sub_agents"
@@ -175,12 +178,12 @@ class SubAgentTools(Toolkit):
         return bool(self._web())
 
     def settle(self, result: ToolResult) -> None:
-        """Count the sub-agent that an earlier process had, and what it spent, as its result tells."""
+        """Count a sub-agent of an earlier process, and its usage, from its result."""
         self._allowance.used += sub_agents_of(result)
         self._budget.settle(sub_agent_usage(result))
 
     def know(self, results: MemoryResults) -> None:
-        """Take in what somebody else asked memory: its gaps may be researched."""
+        """Allow research on the gaps of another memory search."""
         self._gaps |= {key_of(gap): gap for gap in results.gaps}
 
     @operation(read_only=True, locks=(), time_limit_seconds=120.0)
@@ -230,8 +233,8 @@ class SubAgentTools(Toolkit):
     ) -> ToolResult:
         """Have a plan made: its steps and the reasoning behind them."""
         sections = [("Goal", goal), ("Context", context), ("Approach", approach)]
-        plan, did = await self._ask("call_planner", opening("sub_planner", sections), PlanShape)
-        return result("call_planner", listed(plan.plan, plan.reasoning), plan.model_dump(), did)
+        plan, trace = await self._ask("call_planner", opening("sub_planner", sections), PlanShape)
+        return result("call_planner", listed(plan.plan, plan.reasoning), plan.model_dump(), trace)
 
     @operation(read_only=True, locks=(), time_limit_seconds=_SECONDS)
     async def call_verifier(
@@ -243,16 +246,16 @@ class SubAgentTools(Toolkit):
         """Have a plan checked against the repository before it is carried out."""
         sections = [("Plan", plan), ("Context", context), ("Criteria", criteria)]
         toolkits = self._for_children()
-        looks = offered(toolkits, self.pipeline, [name for name in LOOKING_OPERATIONS if name not in self._without])
-        messages = opening("sub_verifier", sections, looks=bool(looks))
-        if not looks:
-            judged, did = await self._ask("call_verifier", messages, VerdictShape)
-            return verdict(judged, did)
-        explored = await self._explore("call_verifier", messages, VerdictShape, toolkits, looks)
-        did = trace_metadata("call_verifier", explored.trajectory)
+        names = offered(toolkits, self.pipeline, [name for name in LOOKING_OPERATIONS if name not in self._without])
+        messages = opening("sub_verifier", sections, looks=bool(names))
+        if not names:
+            judged, trace = await self._ask("call_verifier", messages, VerdictShape)
+            return verdict(judged, trace)
+        explored = await self._explore("call_verifier", messages, VerdictShape, toolkits, names)
+        trace = trace_metadata("call_verifier", explored.trajectory)
         if explored.conclusion is None:
-            return unfinished("call_verifier", explored.trajectory, did)
-        return verdict(explored.conclusion, did)
+            return unfinished("call_verifier", explored.trajectory, trace)
+        return verdict(explored.conclusion, trace)
 
     @operation(read_only=True, locks=(), time_limit_seconds=_SECONDS)
     async def call_executor(
@@ -263,8 +266,8 @@ class SubAgentTools(Toolkit):
     ) -> ToolResult:
         """Have a plan turned into concrete steps and a timeline. It carries nothing out."""
         sections = [("Plan", plan), ("Context", context), ("Resources", resources)]
-        schedule, did = await self._ask("call_executor", opening("sub_executor", sections), ScheduleShape)
-        return result("call_executor", listed(schedule.steps, schedule.timeline), schedule.model_dump(), did)
+        schedule, trace = await self._ask("call_executor", opening("sub_executor", sections), ScheduleShape)
+        return result("call_executor", listed(schedule.steps, schedule.timeline), schedule.model_dump(), trace)
 
     @operation(read_only=True, locks=(), time_limit_seconds=_SECONDS)
     async def call_generator(
@@ -274,8 +277,8 @@ class SubAgentTools(Toolkit):
     ) -> ToolResult:
         """Have an output made out of data, in a format."""
         messages = opening("sub_generator", [("Format", format), ("Data", data)])
-        output, did = await self._ask("call_generator", messages, OutputShape, check=format_check(format))
-        return result("call_generator", output.output, {"output": output.output, "format": format}, did)
+        output, trace = await self._ask("call_generator", messages, OutputShape, check=format_check(format))
+        return result("call_generator", output.output, {"output": output.output, "format": format}, trace)
 
     async def _explore(
         self,
@@ -286,7 +289,7 @@ class SubAgentTools(Toolkit):
         names: Sequence[str],
         max_iterations: int = 0,
     ) -> Explored[S]:
-        """What a sub-agent finds with these operations; one of its own spends its budget."""
+        """Run a sub-agent that explores with these operations; its own sub-agents share its budget."""
         with self._allowance.grant(name, self._budget, max_iterations=max_iterations) as budget:
             if isinstance(below := toolkits.get(self.name), SubAgentTools):
                 below._budget = budget
@@ -311,19 +314,19 @@ class SubAgentTools(Toolkit):
         return offered(self._toolkits, self.pipeline, [name for name in WEB_OPERATIONS if name not in self._without])
 
     def _researchable(self, gaps: Sequence[str]) -> list[str]:
-        """Those that memory named as gaps. Raises ToolFailure where none is."""
+        """The gaps that a memory search named. Raises ToolFailure if there are none."""
         open_gaps = {key_of(gap): self._gaps[key_of(gap)] for gap in gaps if key_of(gap) in self._gaps}
         if not open_gaps:
-            known = "; ".join(self._gaps.values())
+            all_gaps = "; ".join(self._gaps.values())
             raise ToolFailure(
-                f"only gaps that search_memory named are researched; open are: {known}"
-                if known
+                f"only gaps that search_memory named are researched; open are: {all_gaps}"
+                if all_gaps
                 else "only gaps that search_memory named are researched, and it named none: search memory first"
             )
         return list(open_gaps.values())[:MAX_GAPS]
 
     def _for_children(self) -> dict[str, Toolkit]:
-        """The toolkits a sub-agent chooses from; sub-agents of its own only above the deepest level."""
+        """The toolkits of a sub-agent; with sub-agents themselves only above the deepest level."""
         kits = {name: kit for name, kit in self._toolkits.items() if name != self.name}
         if self._depth < self._allowance.limits.depth:
             below = SubAgentTools(
@@ -343,9 +346,9 @@ class SubAgentTools(Toolkit):
 def idle_sub_agents(
     role: Role, asked: Collection[str] = (), *, can_research: bool = True
 ) -> tuple[frozenset[str], frozenset[str]]:
-    """(idle, unlisted) as a toolbox takes them: what is not shown at first, and what of it is not told of at all.
+    """(idle, unlisted) for a toolbox: operations not offered at first, and those of them that it does not even list.
 
-    Where nothing `can_research`, reaches the web, research is of no use.
+    Research is unlisted unless the run `can_research`, that is, has web operations.
     """
     names = frozenset(SubAgentTools.definitions)
     shown = names if SubAgentTools.name in asked else SHOWN.get(role, frozenset()) | names.intersection(asked)

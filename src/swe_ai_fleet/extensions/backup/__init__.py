@@ -1,4 +1,4 @@
-"""All that NATS keeps for a fleet, written to files and read back."""
+"""Backups of a fleet's data in NATS to files, and their restoration."""
 
 from swe_ai_fleet.extensions import Extension, entry
 
@@ -6,12 +6,12 @@ EXTENSION = Extension(
     commands={
         "backup": entry(
             "extensions.backup.commands:backup",
-            "Save everything that the fleet keeps in NATS into a new directory, while it runs.",
+            "Save everything that the fleet stores in NATS to a new directory, while it runs.",
             "fleet backup backups/2026-01-31",
         ),
         "restore": entry(
             "extensions.backup.commands:restore",
-            "Put a backup into a NATS server that is empty, and verify it; run it while no fleet runs.",
+            "Restore a backup to an empty NATS server, and verify it; no fleet may run meanwhile.",
             "fleet restore backups/2026-01-31 --check 100",
         ),
     }

@@ -1,16 +1,16 @@
-"""A backup, taken while the fleet runs.
+"""Takes a backup while the fleet runs, and restores it.
 
 `manifest.json` is written last, so a backup that has one is complete. Each stream is a snapshot of one moment, and the
-order of the snapshots ensures that whatever a saved item refers to is saved as well:
+order of the snapshots ensures that everything a saved item refers to is saved too:
 
-1. Work queues first: a task that a worker takes meanwhile is in the events, which are saved later. A task that is
+1. Work queues first: a task claimed by a worker meanwhile is in the events, which are saved later. A task that is
    saved in both is accepted once, since its id is that of its execution.
 2. Then the events, the only source of truth about executions.
-3. Then what derives from the events or is referred to by nothing: results, the context, buckets. A result that the
-   saved events lack is found there when its execution resumes, and is not published twice.
+3. Then streams derived from the events or without references to them: results, the context, buckets. A result that the
+   saved events lack is found when its execution resumes, and is not published twice.
 4. Blobs last: a blob is stored before the event or value that refers to it, so every saved reference has its blob.
 
-A snapshot is therefore never older than those that depend on it; it may be newer by what happened during the backup.
+A snapshot is therefore never older than those that depend on it; it may have later changes made during the backup.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Saved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """A backup. `streams` stand in the order in which they were taken, which is what makes it consistent."""
+    """A backup. `streams` are in the order in which they were saved, which makes the backup consistent."""
 
     format: int
     fleet_version: str
@@ -127,11 +127,11 @@ def rank(head: StreamHead) -> tuple[int, str]:
 async def back_up(
     connection: Connection, directory: Path, *, fleet_version: str, report: Report = lambda _: None
 ) -> Manifest:
-    """Save every stream that the login sees: events, results, queues, buckets, blobs.
+    """Save every stream that the login can read: events, results, queues, buckets, blobs.
 
     Args:
         connection: To NATS, with the rights of the fleet.
-        directory: Made, for its owner only; it must be new or empty.
+        directory: Created for its owner only; it must be new or empty.
         fleet_version: Recorded in the manifest.
         report: Called with a line for each stream.
 
@@ -145,7 +145,7 @@ async def back_up(
         raise PreconditionFailed("this NATS server has no event stream of a fleet", field="nats_url")
     saved: list[Saved] = []
     for head in heads:
-        stream = await _again(lambda name=head.name: _save(connection, name, directory))
+        stream = await _retry(lambda name=head.name: _save(connection, name, directory))
         if stream is None:
             report(f"{head.name}: deleted in the meantime")
             continue
@@ -162,8 +162,8 @@ async def back_up(
     return manifest
 
 
-async def _again(work: Callable[[], Awaitable[Saved | None]]) -> Saved | None:
-    """Take a snapshot, again from its beginning if the connection is lost."""
+async def _retry(work: Callable[[], Awaitable[Saved | None]]) -> Saved | None:
+    """Take a snapshot; if the connection is lost, retry from the beginning."""
     for attempt in range(1, ATTEMPTS + 1):
         try:
             return await work()
@@ -186,7 +186,7 @@ async def _save(connection: Connection, name: str, directory: Path) -> Saved:
                 digest.update(chunk)
                 size += len(chunk)
                 await asyncio.to_thread(target.write, chunk)
-            await asyncio.to_thread(_synced, target.fileno(), target.flush)
+            await asyncio.to_thread(_sync, target)
     return Saved(
         file=file,
         size=size,
@@ -206,9 +206,9 @@ def _private(path: Path):
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb")
 
 
-def _synced(descriptor: int, flush: Callable[[], None]) -> None:
-    flush()
-    os.fsync(descriptor)
+def _sync(file: BinaryIO) -> None:
+    file.flush()
+    os.fsync(file.fileno())
 
 
 def _make(directory: Path) -> None:
@@ -225,8 +225,7 @@ def _finish(directory: Path, content: bytes) -> None:
     partial = directory / f"{NAME}.partial"
     with _private(partial) as file:
         file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+        _sync(file)
     partial.rename(directory / NAME)
 
 
@@ -235,7 +234,7 @@ _READ_BYTES = 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored:
-    """A stream that was put back. `expired` messages were past their age, and the server has dropped them."""
+    """A restored stream. `expired` messages were too old, and the server has dropped them."""
 
     name: str
     messages: int
@@ -244,7 +243,7 @@ class Restored:
 
 
 async def verified(directory: Path) -> Manifest:
-    """The manifest of a backup whose files all have the right digests. Raises NotFound, PreconditionFailed."""
+    """Verify the digests of all files of a backup; returns its manifest. Raises NotFound, PreconditionFailed."""
     manifest = await asyncio.to_thread(read_manifest, directory)
     for saved in manifest.streams:
         await asyncio.to_thread(_check_file, directory / saved.file, saved)
@@ -254,18 +253,18 @@ async def verified(directory: Path) -> Manifest:
 async def restore_backup(
     connection: Connection, directory: Path, *, replicas: int = 0, report: Report = lambda _: None
 ) -> list[Restored]:
-    """Restore a backup into NATS with all sequence numbers kept. Every file is checked before anything is sent.
+    """Restore a backup into NATS with the same sequence numbers. Every file is verified before anything is sent.
 
     Args:
         connection: To a server, or a cluster, that holds no stream.
         directory: The backup.
-        replicas: Of each stream; 0: as they had.
+        replicas: Of each stream; 0: as before.
         report: Called with a line for each stream.
 
     Raises:
-        NotFound: The directory holds no whole backup.
+        NotFound: The directory has no complete backup.
         PreconditionFailed: A file is damaged, or the server is not empty.
-        ResourceExhausted: The server has no room.
+        ResourceExhausted: The server has not enough storage.
         Unavailable: NATS did not answer; the streams restored so far have to be removed.
     """
     manifest = await verified(directory)
@@ -298,10 +297,10 @@ async def _restore(connection: Connection, directory: Path, saved: Saved, replic
     )
     with await asyncio.to_thread((directory / saved.file).open, "rb") as file:
         now = await restore(connection, head, _pieces(file), timeout=_TIMEOUT_SECONDS)
-    # The server read the stream a moment after it reported its state: the snapshot may hold more, never less.
+    # The server read the stream just after it reported its state: the snapshot may have more messages, never fewer.
     if now.last_sequence < saved.last_sequence:
         raise PreconditionFailed(
-            f"{saved.name} ends at {now.last_sequence} where it ended at {saved.last_sequence}", field="directory"
+            f"{saved.name} ends at {now.last_sequence} instead of {saved.last_sequence}", field="directory"
         )
     return Restored(
         name=saved.name,

@@ -1,4 +1,4 @@
-"""`fleet backup` and `fleet restore`, which then reads executions again: their chains, and the blobs they refer to."""
+"""`fleet backup`; `fleet restore`, which also verifies executions: their audit chains and the blobs they refer to."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from swe_ai_fleet.domain.text import counted
 from swe_ai_fleet.settings import Settings
 
 _TIMEOUT_SECONDS = 60.0
-_MOST_TOLD = 50
+_MAX_FAULTS = 50
 _BLOB = re.compile(rb'"name": ?"([^"\\/]{1,200}/[^"\\/]{1,200}/[0-9a-f]{64})", ?"digest"')
-"""A blob's reference as the codec writes it."""
+"""A blob's reference in the codec's format."""
 
 
 @dataclass(kw_only=True)
 class BackupCheck:
-    """What was checked. `faults` are the first fifty inconsistencies; empty: there are none."""
+    """The result of a check. `faults` are the first fifty inconsistencies; empty: there are none."""
 
     executions: int = 0
     events: int = 0
@@ -41,32 +41,32 @@ class BackupCheck:
     faults: list[str] = field(default_factory=list[str])
 
     def fault(self, text: str) -> None:
-        if len(self.faults) < _MOST_TOLD:
+        if len(self.faults) < _MAX_FAULTS:
             self.faults.append(text)
 
 
 async def check_contents(log: JetStream, connection: Connection, *, sample: int = 0) -> BackupCheck:
-    """Read executions from their first event to their last.
+    """Verify executions by reading them from their first event to their last.
 
-    An execution whose first events have expired is left out, since its chains cannot be complete.
+    An execution whose first events have expired is skipped, because its chains cannot be complete.
 
     Args:
         log: Reads the events.
         connection: To the same server.
-        sample: Executions to look at, the newest; 0: all of them.
+        sample: The number of executions, the newest first; 0: all.
 
     Raises:
         Unavailable: NATS did not answer.
     """
     finding = BackupCheck()
-    executions = await _begun(log)
+    executions = await _executions(log)
     stored = await _blobs(connection)
     for tenant, execution_id in list(executions)[-sample:] if sample else executions:
-        await _execution(log, tenant, execution_id, stored, finding)
+        await _check_execution(log, tenant, execution_id, stored, finding)
     return finding
 
 
-async def _begun(log: JetStream) -> dict[tuple[str, str], None]:
+async def _executions(log: JetStream) -> dict[tuple[str, str], None]:
     """Executions whose first event is stored, the oldest first."""
     executions: dict[tuple[str, str], None] = {}
     async with aclosing(log.heads()) as heads:
@@ -89,7 +89,9 @@ async def _blobs(connection: Connection) -> set[str]:
     return names
 
 
-async def _execution(log: JetStream, tenant: str, execution_id: str, stored: set[str], finding: BackupCheck) -> None:
+async def _check_execution(
+    log: JetStream, tenant: str, execution_id: str, stored: set[str], finding: BackupCheck
+) -> None:
     finding.executions += 1
     chains, state, named = AuditChains(), None, set[str]()
     try:
@@ -128,7 +130,7 @@ async def backup(screen: Screen, settings: Settings, directory: Directory) -> Ex
         screen.document({"directory": str(directory), "streams": len(manifest.streams), "bytes": manifest.size})
     else:
         screen.line(f"{counted(len(manifest.streams), 'stream')}, {manifest.size} bytes, in {directory}")
-        screen.note("it contains what agents read and wrote: keep it encrypted, as safe as the repositories")
+        screen.note("it contains everything that agents read and wrote: keep it encrypted, as safe as the repositories")
     return Exit.ACCEPTED
 
 
@@ -138,7 +140,7 @@ async def restore(
     directory: Directory,
     *,
     replicas: Annotated[
-        int, option("NATS servers that keep each stream. Default: as many as before.", min=0, max=5)
+        int, option("Copies of each stream on NATS servers. Default: as many as before.", min=0, max=5)
     ] = 0,
     check: Annotated[int, option("Verify the newest N executions; -1: none. Default: all.", min=-1, metavar="N")] = 0,
 ) -> Exit:

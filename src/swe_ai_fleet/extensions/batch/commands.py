@@ -1,4 +1,4 @@
-"""`fleet batch`: its options, those that `fleet study` has too, and the plan that they are."""
+"""`fleet batch` and `fleet study`: their options, and the plans built from them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Form(StrEnum):
-    """How predictions are written."""
+    """The format of predictions."""
 
     LIST = "list"
     DICT = "dict"
@@ -30,7 +30,7 @@ class Form(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForAll:
-    """What holds for all tasks of a file that do not say otherwise."""
+    """The options for tasks of a file that do not set their own."""
 
     role: options.Role = "DEV"
     checks: options.Check = ()
@@ -45,7 +45,7 @@ class ForAll:
     max_cost: options.MaxCost = 0.0
 
     def order(self, **more: Any) -> Order:
-        """The order that each of them becomes, with what else it says."""
+        """The order for a task, with `more` of its own options."""
         return Order(description="", **asdict(self), **more)
 
 
@@ -55,11 +55,9 @@ class Where:
 
     repo: Annotated[str, option("The repository of records that name none.", metavar="PATH|URL")] = ""
     repo_root: Annotated[
-        Path | None, option("Has clones of owner/name: owner/name, owner__name or name.", metavar="DIR")
+        Path | None, option("A directory with clones: owner/name, owner__name or name.", metavar="DIR")
     ] = None
-    repo_template: Annotated[
-        str, option("Where owner/name is cloned from, with {repo} in its place.", metavar="URL")
-    ] = ""
+    repo_template: Annotated[str, option("The URL of owner/name, with {repo} in its place.", metavar="URL")] = ""
 
 
 async def batch(
@@ -69,40 +67,44 @@ async def batch(
     file: Annotated[
         Path,
         argument(
-            "Tasks, one a line: SWE-bench records, or our own; or a directory of Harbor tasks.", metavar="FILE|DIR"
+            "Tasks, one per line: SWE-bench records, or our format; or a directory of Harbor tasks.", metavar="FILE|DIR"
         ),
     ],
     *,
     where: Where,
     only: Annotated[
         tuple[str, ...],
-        option("Run the tasks whose ids fit a pattern; may be repeated.", words="--task", metavar="GLOB"),
+        option("Run only tasks whose ids match a pattern; may be repeated.", words="--task", metavar="GLOB"),
     ] = (),
-    limit: Annotated[int, option("Run so many of them. Default: all.", min=0)] = 0,
-    parallel: Annotated[int, option("How many records are under way at a time.", min=1)] = 4,
+    limit: Annotated[int, option("Most tasks to run. Default: all.", min=0)] = 0,
+    parallel: Annotated[int, option("Records that run at the same time.", min=1)] = 4,
     stagger: options.Stagger = 1.0,
-    agents: Annotated[int, option("How many agents solve each. Default: the council's, or 3.", min=0)] = 0,
+    agents: Annotated[int, option("Agents per task. Default: the council's, or 3.", min=0)] = 0,
     rounds: options.Rounds = None,
     each: ForAll,
     deliver: Annotated[bool, option("Put each winner on a branch of its repository too.")] = False,
     hints: options.Hints = False,
-    evaluate: Annotated[bool, option("Run the records' hidden tests on the winners, here, when all is done.")] = False,
+    evaluate: Annotated[
+        bool, option("Run the records' hidden tests on the winners, on this machine, at the end.")
+    ] = False,
     without_images: Annotated[
-        bool, option("Use this machine's tools in place of the images that records name, for their tests too.")
+        bool, option("Use this machine's tools instead of the records' images, for their tests too.")
     ] = False,
     verifier_env: Annotated[
-        tuple[str, ...], option("What a variable of a Harbor verifier stands for.", metavar="K=V")
+        tuple[str, ...], option("The value of a variable of a Harbor verifier.", metavar="K=V")
     ] = (),
     predictions: Annotated[
-        Form, option("How the patches are written: as a list, a dict by their ids, or jsonl.", words="--predictions")
+        Form, option("Format of the patches: list, dict (by ids), or jsonl.", words="--predictions")
     ] = Form.LIST,
-    retry: Annotated[bool, option("Run those again that ended without a winner.")] = False,
-    strict: Annotated[bool, option("Begin nothing where a line is not a task.")] = False,
-    name: Annotated[str, option("Of this batch; another name runs everything anew. Default: the file's.")] = "",
+    retry: Annotated[bool, option("Run tasks again that ended without a winner.")] = False,
+    strict: Annotated[bool, option("Start nothing if a line is not a valid task.")] = False,
+    name: Annotated[
+        str, option("Name of this batch; with another name everything runs again. Default: the file's.")
+    ] = "",
     output: Annotated[
-        Path | None, option("For results. Default: beside the file.", words="-o --output", metavar="DIR")
+        Path | None, option("Directory for results. Default: beside the file.", words="-o --output", metavar="DIR")
     ] = None,
-    model_name: Annotated[str, option("What predictions are labelled with.")] = "swe-ai-fleet",
+    model_name: Annotated[str, option("Model name in predictions.")] = "swe-ai-fleet",
 ) -> Exit:
     from swe_ai_fleet.extensions.batch.plan import BatchPlan
     from swe_ai_fleet.extensions.batch.run import batch as work
@@ -136,14 +138,14 @@ async def batch(
 
 
 async def open_bench(settings: Settings, plan: BatchPlan, variables: tuple[str, ...] = ()) -> HiddenTestBench:
-    """Where the hidden tests of a plan run, on this machine. Raises CommandFault, PreconditionFailed."""
+    """The bench that runs a plan's hidden tests on this machine. Raises CommandFault, PreconditionFailed."""
     from swe_ai_fleet.extensions.batch.verification import HiddenTestBench
     from swe_ai_fleet.runtime.factories import workspace_provider
     from swe_ai_fleet.runtime.tool_services import make_sandbox, with_isolation_level
     from swe_ai_fleet.sandbox import NetworkGrant
 
     if wrong := [pair for pair in variables if "=" not in pair]:
-        raise CommandFault(f"{wrong[0][:80]!r} is no K=V", field="verifier_env")
+        raise CommandFault(f"{wrong[0][:80]!r} is not K=V", field="verifier_env")
     chosen = await with_isolation_level(settings)
     return HiddenTestBench(
         workspaces=workspace_provider(chosen),
@@ -157,40 +159,43 @@ async def open_bench(settings: Settings, plan: BatchPlan, variables: tuple[str, 
 
 
 def plain_name(text: str) -> str:
-    """The name of what is kept beside a file of tasks. Raises CommandFault where it would lead elsewhere."""
+    """Check the name for result files. Raises CommandFault for a name with a path."""
     if "/" in text or not text.strip("."):
         raise CommandFault(f"{text!r} is not a valid name", field="name")
     return text
 
 
-_MOST_CANDIDATES = 300
+_MAX_CANDIDATES = 300
 
 
 async def study(
     screen: Screen,
     settings: Settings,
     fleet: Fleet,
-    file: Annotated[Path, argument("A task a line, as fleet batch takes them.", metavar="FILE.jsonl")],
+    file: Annotated[Path, argument("Tasks, one per line, as of `fleet batch`.", metavar="FILE.jsonl")],
     *,
-    candidates: Annotated[str, option("With how many candidates each task is run.", metavar="N,N,…")] = "1,3,5",
+    candidates: Annotated[str, option("Numbers of candidates; each task runs with each.", metavar="N,N,…")] = "1,3,5",
     without: Annotated[
         str,
         option(
-            "Once more with the most candidates and without reviews (revisions and votes too), without probes.",
+            "Repeat with the most candidates, without reviews (and revisions and votes) or without probes.",
             metavar="PART,…",
         ),
     ] = "",
-    repeats: Annotated[int, option("How often each task is run with each number.", min=1)] = 1,
+    repeats: Annotated[int, option("Runs of each task with each number of candidates.", min=1)] = 1,
     rounds: options.Rounds = None,
     where: Where,
-    parallel: Annotated[int, option("How many tasks are under way at a time.", min=1)] = 4,
+    parallel: Annotated[int, option("Tasks that run at the same time.", min=1)] = 4,
     stagger: options.Stagger = 1.0,
     each: ForAll,
     hints: options.Hints = False,
-    evaluate: Annotated[bool, option("Run the records' hidden tests on the winners, here.")] = False,
-    name: Annotated[str, option("Of this study; another name runs everything anew. Default: the file's.")] = "",
+    evaluate: Annotated[bool, option("Run the records' hidden tests on the winners, on this machine.")] = False,
+    name: Annotated[
+        str, option("Name of this study; with another name everything runs again. Default: the file's.")
+    ] = "",
     output: Annotated[
-        Path | None, option("For results. Default: NAME.study by the file.", words="-o --output", metavar="DIR")
+        Path | None,
+        option("Directory for results. Default: NAME.study beside the file.", words="-o --output", metavar="DIR"),
     ] = None,
 ) -> Exit:
     from swe_ai_fleet.extensions.batch.plan import BatchPlan
@@ -219,13 +224,13 @@ async def study(
 
 
 def numbers(text: str) -> tuple[int, ...]:
-    """Numbers of candidates as they were given, each once, from few to many. Raises CommandFault."""
+    """The distinct numbers of candidates in ascending order. Raises CommandFault."""
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if not parts or not all(len(part) < 4 and part.isascii() and part.isdigit() for part in parts):
         raise CommandFault(
             f"{text[:80]!r} is not a list of numbers of candidates", field="candidates", hint="like 1,3,5"
         )
     counts = sorted({int(part) for part in parts})
-    if not 1 <= counts[0] <= counts[-1] <= _MOST_CANDIDATES:
-        raise CommandFault(f"{text[:80]} is out of range", field="candidates", hint=f"1 to {_MOST_CANDIDATES}")
+    if not 1 <= counts[0] <= counts[-1] <= _MAX_CANDIDATES:
+        raise CommandFault(f"{text[:80]} is out of range", field="candidates", hint=f"1 to {_MAX_CANDIDATES}")
     return tuple(counts)

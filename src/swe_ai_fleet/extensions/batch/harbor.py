@@ -1,8 +1,8 @@
-"""Harbor's task folders, as Terminal-Bench has them: task.toml, instruction.md, environment/, tests/.
+"""Reads Harbor's task folders, as of Terminal-Bench: task.toml, instruction.md, environment/, tests/.
 
-A task that names an image runs in it; none is built. Of environment/Dockerfile is honoured what places files and sets
-variables: WORKDIR, COPY and ADD of local files, ENV. Its FROM means this machine's tools, which the task's notes say;
-one that needs more is not run. All of a folder is untrusted.
+A task that names an image runs in it; none is built. Of environment/Dockerfile only instructions that place files or
+set variables are applied: WORKDIR, COPY and ADD of local files, ENV. Its FROM is replaced by this machine's tools,
+which the task's notes say; a task that needs more is not run. The content of a folder is untrusted.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from swe_ai_fleet.tools.files.paths import MissingPath, Tree
 CONFIG = "task.toml"
 REWARDS = "/logs/verifier"
 MOST_BYTES = 256 * 1024 * 1024
-"""What environment/ or tests/ may hold."""
+"""The largest size of environment/ and of tests/."""
 _MOST_FILES, _MOST_TEXT, _MOST_REWARD = 20_000, 1024 * 1024, 64 * 1024
-# Names at the root of a sandbox that are the system's, ours, or the format's own.
-_TAKEN = re.compile(r"bin|boot|dev|etc|home|lib(32|64|x32)?|logs|proc|run|sbin|solution|sys|tests|tmp|usr|var")
+# Top-level directories that belong to the system, to the sandbox, or to Harbor's format.
+_RESERVED = re.compile(r"bin|boot|dev|etc|home|lib(32|64|x32)?|logs|proc|run|sbin|solution|sys|tests|tmp|usr|var")
 _WITHOUT_EFFECT = re.compile(r"CMD|ENTRYPOINT|EXPOSE|HEALTHCHECK|LABEL|MAINTAINER|SHELL|STOPSIGNAL|USER|VOLUME")
 _TEMPLATE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 
@@ -70,7 +70,7 @@ class _Name(BaseModel):
 
 
 class _Config(BaseModel):
-    """What of task.toml decides about a run; other keys are not looked at."""
+    """The keys of task.toml that affect a run; others are ignored."""
 
     schema_version: Annotated[str, Field(pattern=r"^1\.\d+$")] = "1.4"
     task: _Name | None = None
@@ -83,20 +83,20 @@ class _Config(BaseModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HarborTask:
-    """A task folder that was read.
+    """The content of a task folder.
 
     Attributes:
         name: The task's own (org/name), or the folder's.
-        workdir: Where tests find the agents' workspace; empty: where the image has its working directory.
-        copies: What of environment/ is placed where below `workdir`; both relative, `.` for the whole.
+        workdir: The path of the agents' workspace for tests; empty: the image's working directory.
+        copies: (path in environment/, target below `workdir`); both relative, `.` for the whole.
         verifier_variables: Of tests/test.sh; values may be templates.
-        timeout_seconds: For the agents, 0: the fleet's own.
-        memory_bytes: What tests/test.sh may have, 0: as much as the sandbox gives.
-        offline: Whether nobody may reach a network.
-        separate: Whether tests see a clean environment with `artifacts` alone of what agents left.
+        timeout_seconds: Of the agents; 0: the fleet's default.
+        memory_bytes: Limit of tests/test.sh; 0: the sandbox's.
+        offline: Whether agents and tests have no network.
+        separate: Whether tests run in a clean environment with only the `artifacts` of the agents.
         artifacts: Paths below `workdir`.
-        image: In whose own directory its files are; empty: none is named.
-        needs: Why it can't be run here; empty: it can. `notes` say what is not as the task asks.
+        image: The image with its files; empty: none.
+        needs: Why it cannot be run here; empty: it can. `notes` list deviations from the task.
     """
 
     folder: Path
@@ -118,7 +118,7 @@ class HarborTask:
 
 
 def read_task(folder: Path) -> HarborTask:
-    """A task folder. Raises InvalidRequest for one that is none."""
+    """Read a task folder. Raises InvalidRequest for a malformed one."""
     tree = Tree(folder.resolve(), str(folder.resolve()))
     config = _config(_text(tree, CONFIG))
     instruction = "" if config.steps else _text(tree, "instruction.md")
@@ -136,7 +136,7 @@ def read_task(folder: Path) -> HarborTask:
         copies = tuple(_below(workdir, source, target) for source, target in dockerfile.copies)
         artifacts = tuple(_artifact(workdir, entry) for entry in config.artifacts)
         needs = _needs(config, folder) or dockerfile.needs
-    except (_Unable, FleetError) as fault:
+    except (_Unsupported, FleetError) as fault:
         workdir, copies, artifacts, dockerfile, needs = "/workspace", (), (), _Dockerfile(), str(fault)
     return HarborTask(
         folder=folder.resolve(),
@@ -158,8 +158,8 @@ def read_task(folder: Path) -> HarborTask:
     )
 
 
-class _Unable(Exception):
-    """What a task needs that it can't be given here."""
+class _Unsupported(Exception):
+    """The task needs something that is not supported; the text says what."""
 
 
 @dataclass(kw_only=True)
@@ -180,7 +180,7 @@ def _text(tree: Tree, path: str) -> str:
 
 
 def _first(fault: Exception) -> str:
-    """What is wrong; how agents' tools go on from there is left out."""
+    """The first part of a fault's text, without its advice to agents."""
     return str(fault).partition(";")[0][:300]
 
 
@@ -224,7 +224,7 @@ def _notes(config: _Config, dockerfile: _Dockerfile) -> Iterable[str]:
 
 
 def _dockerfile(text: str) -> _Dockerfile:
-    """What of a Dockerfile can be honoured. Raises _Unable for a place that can't be had."""
+    """The supported instructions of a Dockerfile. Raises _Unsupported for a path that cannot be used."""
     dockerfile = _Dockerfile()
     workdir = PurePosixPath("/")
     for line in _instructions(text):
@@ -247,7 +247,7 @@ def _dockerfile(text: str) -> _Dockerfile:
 
 
 def _instructions(text: str) -> list[str]:
-    """The lines of a Dockerfile, comments left out, continued ones joined."""
+    """The lines of a Dockerfile without comments, with continued lines joined."""
     lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
     return [line.strip() for line in re.sub(r"\\[ \t]*\n", " ", "\n".join(lines)).split("\n") if line.strip()]
 
@@ -257,14 +257,14 @@ def _copied(line: str, rest: str, workdir: PurePosixPath) -> list[tuple[str, str
     while words and words[0].startswith(("--chown=", "--chmod=")):
         words.pop(0)
     if len(words) < 2 or any(re.search(r"[$*?\[<]|^--|://", word) for word in words):
-        raise _Unable(f"an image made of its Dockerfile, for {line[:120]!r}")
+        raise _Unsupported(f"an image made of its Dockerfile, for {line[:120]!r}")
     *sources, target = words
     into = target.endswith("/") or len(sources) > 1 or target in (".", "./")
     return [(source, f"{workdir / target}{'/' if into else ''}") for source in sources]
 
 
 def _words(rest: str) -> list[str]:
-    """What follows an instruction, as words or as a JSON list; nothing where it is neither."""
+    """The arguments of an instruction, written as words or as a JSON list; empty where they are malformed."""
     try:
         return [str(word) for word in json.loads(rest)] if rest.startswith("[") else shlex.split(rest)
     except ValueError:
@@ -276,24 +276,24 @@ def _pairs(rest: str) -> dict[str, str]:
     if words and "=" not in words[0]:
         return {words[0]: " ".join(words[1:])}
     if not all("=" in word for word in words):
-        raise _Unable(f"an image made of its Dockerfile, for 'ENV {rest[:100]}'")
+        raise _Unsupported(f"an image made of its Dockerfile, for 'ENV {rest[:100]}'")
     return dict(word.split("=", 1) for word in words)
 
 
 def _workdir(text: str) -> str:
-    """Where the workspace is to stand. Raises _Unable where something else does."""
+    """The path of the workspace. Raises _Unsupported for a reserved path."""
     path = PurePosixPath(text or "/workspace")
-    if not path.is_absolute() or ".." in path.parts or len(path.parts) < 2 or _TAKEN.fullmatch(path.parts[1]):
-        raise _Unable(f"its files at {text[:200]!r}, where the sandbox has its own")
+    if not path.is_absolute() or ".." in path.parts or len(path.parts) < 2 or _RESERVED.fullmatch(path.parts[1]):
+        raise _Unsupported(f"its files at {text[:200]!r}, where the sandbox has its own")
     return str(path)
 
 
 def _below(workdir: str, source: str, target: str) -> tuple[str, str]:
     if ".." in PurePosixPath(source).parts:
-        raise _Unable(f"a file from outside of environment/: {source[:200]!r}")
+        raise _Unsupported(f"a file from outside of environment/: {source[:200]!r}")
     path = PurePosixPath(target)
     if ".." in path.parts or not path.is_relative_to(workdir):
-        raise _Unable(f"a file at {target[:200]!r}, outside of its directory {workdir}")
+        raise _Unsupported(f"a file at {target[:200]!r}, outside of its directory {workdir}")
     below = str(path.relative_to(workdir))
     return source.lstrip("/") or ".", f"{below}/" if target.endswith("/") and below != "." else below
 
@@ -302,14 +302,14 @@ def _artifact(workdir: str, entry: str | dict[str, Any]) -> str:
     text = str(entry if isinstance(entry, str) else entry.get("source", ""))
     path = PurePosixPath(workdir, text)
     if ".." in path.parts or (path.is_absolute() and not (workdir and path.is_relative_to(workdir))):
-        raise _Unable(f"the artifact {text[:200]!r}, outside of its directory {workdir}")
+        raise _Unsupported(f"the artifact {text[:200]!r}, outside of its directory {workdir}")
     return str(path.relative_to(workdir)) if path.is_absolute() else str(path)
 
 
 def resolved_variables(templates: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
-    """Variables whose values may be `${NAME}` or `${NAME:-default}`; this process's own environment is never looked at.
+    """Variables with `${NAME}` and `${NAME:-default}` in their values replaced from `given`, never from this process.
 
-    Raises InvalidRequest for one that nothing stands for.
+    Raises InvalidRequest for a name without a value.
     """
 
     def replaced(match: re.Match[str]) -> str:
@@ -323,10 +323,10 @@ def resolved_variables(templates: Mapping[str, str], given: Mapping[str, str]) -
 def copy_folder(
     root: Path, folder: str, target: Path, *, ignored: str = "", links: bool = False, times: int = 1
 ) -> None:
-    """Copy the files below a folder of `root` to a directory, but for what a .dockerignore names.
+    """Copy the files below a folder of `root` to a directory, except those that a .dockerignore excludes.
 
-    Raises FleetError for links, with `links` only for those that lead out of it, and for more than `times` the files or
-    bytes that a task may bring.
+    Raises FleetError for links, with `links` only for those that lead out of it, and for more than `times` a task's
+    limits of files and bytes.
     """
     bounds = {"max_bytes": times * MOST_BYTES, "max_files": times * _MOST_FILES}
     packing = pack(root, folder, ignore=Ignore(ignored), extra={}, **bounds)
@@ -343,7 +343,7 @@ def copy_folder(
 
 
 def place_files(task: HarborTask, context: Path, target: Path) -> None:
-    """Put the files of a task's environment where its Dockerfile has them, below `target` in place of its `workdir`.
+    """Copy the files of a task's environment to the paths in its Dockerfile, with `target` for its `workdir`.
 
     `context` is an empty directory, for a copy of environment/. Raises FleetError.
     """
@@ -351,23 +351,23 @@ def place_files(task: HarborTask, context: Path, target: Path) -> None:
         ignored = "environment/.dockerignore"
         text = _text(Tree(task.folder), ignored) if (task.folder / ignored).exists() else ""
         copy_folder(task.folder, "environment", context, ignored=text)
-    for source, place in task.copies:
-        begin, end = context / source, target / place
+    for source, path in task.copies:
+        begin, end = context / source, target / path
         if begin.is_dir():
             copy_folder(context, "" if source == "." else source, end)
         elif begin.is_file():
-            end = end / begin.name if place.endswith("/") or place == "." or end.is_dir() else end
+            end = end / begin.name if path.endswith("/") or path == "." or end.is_dir() else end
             end.parent.mkdir(parents=True, exist_ok=True)
             end.write_bytes(begin.read_bytes())
             end.chmod(begin.stat().st_mode & 0o777)
         else:
-            raise InvalidRequest(f"environment/{source[:200]} is not there")
+            raise InvalidRequest(f"environment/{source[:200]} does not exist")
 
 
 def read_rewards(directory: Path) -> dict[str, float]:
-    """What a verifier wrote: reward.json, else reward.txt. Raises InvalidRequest for what is no finite number.
+    """The rewards in a verifier's reward.json, else reward.txt. Raises InvalidRequest unless they are finite numbers.
 
-    The directory was the verifier's to write: links, pipes and large files are refused.
+    The verifier could write anything into the directory: links, pipes and large files are refused.
     """
     tree = Tree(directory, REWARDS)
     for name in ("reward.json", "reward.txt"):
@@ -394,6 +394,6 @@ def _is_finite(value: object) -> TypeGuard[float]:
 
 
 def passed(rewards: Mapping[str, float]) -> bool | None:
-    """Whether rewards mean that a task is solved; None for one beyond 0 and 1, which says neither."""
+    """Whether rewards mean that a task is solved; None if one is outside 0 to 1."""
     deciding = [rewards["reward"]] if "reward" in rewards else list(rewards.values())
     return all(number == 1 for number in deciding) if all(0 <= number <= 1 for number in deciding) else None

@@ -1,7 +1,7 @@
-"""SWE-bench's log parsers by their names: what a test run printed, as a status for each test.
+"""SWE-bench's log parsers by their names: each reads a status for each test from the output of a test run.
 
 Sources: `swebench.harness.log_parsers` and `swebench.harness.grading` of swebench 5.0 (MIT). Parsers whose logs need
-more than a line at a time (Karma, Maven, Gradle, ...) are not among them; a record that names one of those is not run.
+more than a line at a time (Karma, Maven, Gradle, ...) are missing; a record that names one of those is not run.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ _STATUSES = (FAILED, PASSED, SKIPPED, ERROR, XFAIL)
 START, END, EXIT_CODE = ">>>>> Start Test Output", ">>>>> End Test Output", ">>>>> Test Exit Code"
 _FAULTS = (">>>>> Patch Apply Failed", ">>>>> Reset Failed", ">>>>> Tests Errored", ">>>>> Tests Timed Out")
 _EXIT_CODE = re.compile(rf"{EXIT_CODE}:\s*(-?\d+)")
-# Evidence that a suite ran at all. Every count is above zero: a runner that starts nothing prints its summary, too.
+# Evidence that a suite ran at all. Every count is above zero: a runner without tests prints a summary too.
 _SUITE_RAN = re.compile(
     r"Executed [1-9]\d* of \d+|TOTAL: [1-9]\d* (?:SUCCESS|FAILED)|[1-9]\d* passing|Tests:\s+[1-9]\d*"
     r"|Test Suites:\s+(?:\d+ \w+, )*[1-9]\d* total|^# tests [1-9]\d*|[1-9]\d* specs?, \d+ failures?|': ok$",
     re.MULTILINE,
 )
 _LONGEST_LINE = 4_000
-"""Longer lines name no test. Every pattern below takes at most the square of that."""
+"""Longer lines are ignored. Every pattern below takes at most time quadratic in this."""
 
 Statuses = dict[str, str]
 
@@ -31,7 +31,7 @@ def _lines(log: str) -> Iterator[str]:
 
 
 def _by_line(pattern: str, **statuses: str) -> Callable[[str], Statuses]:
-    """A parser of lines that match; the group of its statuses' names decides, `name` is the test's."""
+    """A parser of matching lines; the group `name` is the test, and the other matched group selects its status."""
     expression = re.compile(pattern)
 
     def parse(log: str) -> Statuses:
@@ -42,7 +42,7 @@ def _by_line(pattern: str, **statuses: str) -> Callable[[str], Statuses]:
 
 
 def _pytest(name: Callable[[str], str], replaced: Mapping[str, str]) -> Callable[[str], Statuses]:
-    """A parser of pytest's short summary (`-rA`); `name` turns a test's id into the one that records have."""
+    """A parser of pytest's short summary (`-rA`); `name` converts a test's id to that of records."""
 
     def parse(log: str) -> Statuses:
         statuses: Statuses = {}
@@ -65,7 +65,7 @@ def _skip_count(words: list[str]) -> bool:
 
 
 def _short_option(name: str) -> str:
-    """A test's id with the last part alone of a path that it is run with."""
+    """A test's id in which a parameter that is a path is reduced to its last part."""
     main, bracket, rest = name.partition("[")
     option, closed, _ = rest.rpartition("]")
     if not bracket or not closed:
@@ -76,7 +76,7 @@ def _short_option(name: str) -> str:
 
 
 def _pytest_v2(log: str) -> Statuses:
-    """Of later versions: names hold spaces, a line may be coloured, and the status may stand behind."""
+    """A parser for later versions: names may contain spaces, lines may be coloured, and the status may come last."""
     statuses: Statuses = {}
     for line in _lines(log):
         line = re.sub(r"\[(\d+)m", "", line).translate(dict.fromkeys(range(1, 32)))
@@ -211,7 +211,7 @@ PARSERS: Mapping[str, Callable[[str], Statuses]] = {
 
 
 def recording_exit_code(script: str) -> str:
-    """An evaluation script that also prints the exit code of the tests, behind the marker of their output's end."""
+    """An evaluation script that also prints the tests' exit code, after the marker that ends their output."""
     lines = script.strip().split("\n")
     for number, line in enumerate(lines):
         if END in line:
@@ -221,10 +221,10 @@ def recording_exit_code(script: str) -> str:
 
 
 def read_log(log: str, log_parser: str) -> Statuses | None:
-    """The status of each test that an evaluation script ran; None where its log says nothing that can be believed.
+    """The status of each test that an evaluation script ran; None for a log that cannot be trusted.
 
-    A patch can print lines of its own that look like results: where the tests' exit code is not 0 and no test failed,
-    the log is not of the run that there was.
+    A patch can print lines that look like results: where the tests' exit code is not 0 and no test failed, the log is
+    forged.
     """
     if any(fault in log for fault in _FAULTS) or START not in log or END not in log:
         return None
@@ -238,7 +238,7 @@ def read_log(log: str, log_parser: str) -> Statuses | None:
 
 
 def _status(test: str, statuses: Mapping[str, str]) -> str:
-    """A test's status, empty where there is none; ids that records cut within their parameters are completed."""
+    """A test's status, or empty; an id that a record cut within its parameters matches by its beginning."""
     if test in statuses or test.count("[") <= test.count("]"):
         return statuses.get(test, "")
     matching = [status for name, status in statuses.items() if name.startswith(test)]
@@ -248,10 +248,10 @@ def _status(test: str, statuses: Mapping[str, str]) -> str:
 def grade(
     statuses: Mapping[str, str], fail_to_pass: tuple[str, ...], pass_to_pass: tuple[str, ...], *, fail_only: bool
 ) -> dict[str, dict[str, list[str]]]:
-    """Which tests succeeded and which did not, as SWE-bench's `report.json` has them.
+    """The tests that succeeded and those that did not, as in SWE-bench's `report.json`.
 
-    With `fail_only` a test counts as passed that is not reported as failed. A skipped test is no regression, and no
-    solution.
+    With `fail_only` a test counts as passed unless it is reported as failed. A skipped test is neither a regression nor
+    a solution.
     """
     graded: dict[str, dict[str, list[str]]] = {}
     for key, tests, good in (

@@ -1,4 +1,4 @@
-"""What a batch is to do, and the request that each of its records becomes."""
+"""The plan of a batch, and the requests for its records."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from swe_ai_fleet.cli.order import Order, repo_ref
 from swe_ai_fleet.cli.screen import CommandFault
 from swe_ai_fleet.domain.task import UncommittedChanges
 from swe_ai_fleet.extensions.batch.records import TaskRecord, task_id
-from swe_ai_fleet.extensions.batch.verification import repository_place
+from swe_ai_fleet.extensions.batch.verification import repository_path
 from swe_ai_fleet.runtime.library_requests import is_url
 
 _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
@@ -24,23 +24,23 @@ class BatchPlan:
     """A batch.
 
     Args:
-        name: Stands in the task ids; another name runs everything anew.
-        order: What holds for every record that does not say otherwise.
-        report: Where the report is put, as `.md` and `.json`; None: nowhere.
+        name: Part of the task ids; with another name everything is run again.
+        order: The options for records that do not set their own.
+        report: The path of the report, written as `.md` and `.json`; None: no report.
         repo: The repository of records that name none.
-        repo_root: The directory that has clones of `owner/name`.
-        repo_template: A URL with `{repo}` in the place of `owner/name`.
-        stagger: Seconds between the beginnings of two records.
+        repo_root: The directory with clones of `owner/name`.
+        repo_template: A URL with `{repo}` for `owner/name`.
+        stagger: Seconds between the starts of two records.
         retry: Whether records that ended without a winner run again, as a new attempt.
-        strict: Whether a line that holds no task stops the batch before it begins.
-        hints: Whether agents are given `hints_text`.
-        evaluate: Whether the hidden tests are run on what the agents made.
-        form: How predictions are written, as `write_predictions` says.
-        images: Whether tasks that name an image run in it; else on this machine's tools, and so do their tests.
-        only: Patterns of the ids that are run; none: all.
-        limit: How many of those, 0: all.
-        candidates: How many agents solve each, whatever records say; 0: what they say, or the order.
-        reviewed: Whether there are reviews at all, whatever records say.
+        strict: Whether a line without a valid task stops the batch before it begins.
+        hints: Whether agents get `hints_text`.
+        evaluate: Whether hidden tests are run on the candidates.
+        form: The format of predictions, as of `write_predictions`.
+        images: Whether tasks with an image run in it; otherwise they and their tests use this machine's tools.
+        only: Patterns for the ids of records to run; none: all.
+        limit: The largest number of them; 0: all.
+        candidates: The number of agents, overriding records; 0: that of the record or the order.
+        reviewed: Whether there are reviews, overriding records.
     """
 
     file: Path
@@ -68,9 +68,9 @@ class BatchPlan:
     reviewed: bool = True
 
     def request(self, record: TaskRecord, *, attempt: int = 1) -> pb.SubmitTaskRequest:
-        """The request for a record; nothing of what is hidden is in it. Raises CommandFault."""
-        place = str(repository_place(self.repositories, record.instance_id)) if record.has_made_repository else ""
-        reference = repo_ref(place, ref="", uncommitted=UncommittedChanges.IGNORE) if place else self.source(record)
+        """The request for a record, without its hidden tests. Raises CommandFault."""
+        created = str(repository_path(self.repositories, record.instance_id)) if record.creates_repository else ""
+        reference = repo_ref(created, ref="", uncommitted=UncommittedChanges.IGNORE) if created else self.source(record)
         order = replace(
             self.order,
             description=record.description,
@@ -103,14 +103,14 @@ class BatchPlan:
         reference = repo_ref(
             self._location(record.repo or self.repo),
             ref=record.ref or ("" if exact else record.base_commit),
-            # What lies about in a clone is no part of a commit that was named.
+            # Uncommitted changes of a clone are not part of a named commit.
             uncommitted=UncommittedChanges.IGNORE if named else UncommittedChanges.REFUSE,
         )
         reference.commit = exact
         return reference
 
     def _location(self, repo: str) -> str:
-        """Where a record's repository is. Raises CommandFault."""
+        """The path or URL of a record's repository. Raises CommandFault."""
         if not repo:
             raise CommandFault("the record has no repository", hint="--repo sets one for all records")
         if is_url(repo):

@@ -1,6 +1,6 @@
-"""The tasks of a batch: a file of records, a JSON object a line, or a directory of Harbor's task folders.
+"""The tasks of a batch: a file of records, one JSON object per line, or a directory of Harbor's task folders.
 
-Records are SWE-bench's, those of its relatives (Pro, Multi-SWE-bench, SWE-smith, R2E-Gym), or tasks in our own words.
+Records are those of SWE-bench and its relatives (Pro, Multi-SWE-bench, SWE-smith, R2E-Gym), or in our own format.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ _PARSERS_BY_LANGUAGE = {"go": "parse_log_gotest", "rust": "parse_log_cargo", "py
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hidden:
-    """What decides about a patch when all is done, and is never shown to an agent.
+    """The hidden tests that decide about a patch; agents never see them.
 
     Attributes:
-        fail_to_pass: The tests that must pass, and failed before; `pass_to_pass` passed before, too.
-        test_patch: Brings the tests; what an agent changed in its files does not count.
-        commands: Run instead of tests by name, each to end with 0.
-        script: Run by bash instead of either; `log_parser` reads its output. In an image its own files are tried.
-        applies: Whether the script itself applies the patch, which is at /workspace/patch.diff.
-        fail_only: A test that is not reported as failed has passed.
-        expected: The status of every test, where each has to be as it says.
-        task: A Harbor task, whose tests/test.sh decides. `needs` says why it cannot be run by this fleet.
+        fail_to_pass: The tests that failed before and must pass; those of `pass_to_pass` passed before and still must.
+        test_patch: Adds the tests; an agent's changes to its files are discarded.
+        commands: Run instead of named tests; each must exit with 0.
+        script: Run by bash instead of both; `log_parser` reads its output. In an image it tests the image's files.
+        applies: Whether the script itself applies the patch at /workspace/patch.diff.
+        fail_only: Whether a test passes unless it is reported as failed.
+        expected: The required status of every test.
+        task: A Harbor task, whose tests/test.sh decides. `needs` says why this fleet cannot run it.
     """
 
     fail_to_pass: tuple[str, ...] = ()
@@ -60,11 +60,10 @@ class Hidden:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskRecord:
-    """One task of a batch. `line` is where it stands; numbers left at 0 take the batch's own.
+    """One task of a batch. `line` is its line in the file; numbers 0 mean the batch's own.
 
-    `image` is what it runs in, `offline` forbids a network whatever the batch opens. `fault` is a patch that puts the
-    fault in that agents are to find, on top of the base commit. `needs` says why it cannot be run, `notes` what is not
-    as its benchmark has it.
+    It runs in `image`; `offline` forbids any network. `fault` is a patch on the base commit that introduces the fault
+    to fix. `needs` says why it cannot be run; `notes` list deviations from its benchmark.
     """
 
     line: int
@@ -92,14 +91,14 @@ class TaskRecord:
     notes: tuple[str, ...] = ()
 
     @property
-    def has_made_repository(self) -> bool:
-        """Whether its repository is made for it."""
+    def creates_repository(self) -> bool:
+        """Whether its repository is created for it."""
         return bool(self.fault or self.hidden.task)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BadLine:
-    """A line that holds no task, and why; or a task folder, then the line is its place in the order of names."""
+    """An invalid line and the reason; or an invalid task folder, whose `line` is its number in the order of names."""
 
     line: int
     reason: str
@@ -109,14 +108,14 @@ class BadLine:
         return f"{self.folder or f'line {self.line}'}: {self.reason}"
 
 
-def read_records(path: Path, *, max_line_bytes: int = MAX_LINE_BYTES) -> tuple[list[TaskRecord], list[BadLine]]:
-    """The tasks of a file or of a directory, and the lines or folders that hold none. Raises OSError."""
+def read_records(path: Path) -> tuple[list[TaskRecord], list[BadLine]]:
+    """The tasks of a file or a directory, and its invalid lines or folders. Raises OSError."""
     records: list[TaskRecord] = []
     bad: list[BadLine] = []
     first: dict[str, int] = {}
-    for number, read in _sources(path, max_line_bytes):
+    for number, read in _sources(path):
         try:
-            record = _task_record(number, read) if isinstance(read, Path) else _record(number, read, max_line_bytes)
+            record = _task_record(number, read) if isinstance(read, Path) else _record(number, read)
             if record.instance_id in first:
                 raise _Bad(f"{record.instance_id!r} is already in line {first[record.instance_id]}")
         except (_Bad, FleetError) as fault:
@@ -127,18 +126,18 @@ def read_records(path: Path, *, max_line_bytes: int = MAX_LINE_BYTES) -> tuple[l
     return records, bad
 
 
-def _sources(path: Path, most: int) -> Generator[tuple[int, bytes | Path]]:
-    """The lines of a file, or the task folders of a directory; of a folder that is one itself, it."""
+def _sources(path: Path) -> Generator[tuple[int, bytes | Path]]:
+    """The lines of a file, or the task folders of a directory, which may be a task folder itself."""
     if path.is_dir():
         below = (task for task in path.iterdir() if (task / CONFIG).is_file() and not task.is_symlink())
         yield from enumerate([path] if (path / CONFIG).is_file() else sorted(below), start=1)
         return
     with path.open("rb") as file:
-        yield from ((number, line) for number, line in enumerate(_lines(file, most), start=1) if line.strip())
+        yield from ((number, line) for number, line in enumerate(_lines(file), start=1) if line.strip())
 
 
 def chosen(records: Iterable[TaskRecord], *, only: tuple[str, ...], limit: int) -> list[TaskRecord]:
-    """The first records (`limit` 0: all) whose ids fit one of the patterns (none: all)."""
+    """The first records (`limit` 0: all) whose ids match one of the patterns (none: all)."""
     fitting = [
         record for record in records if not only or any(fnmatchcase(record.instance_id, pattern) for pattern in only)
     ]
@@ -146,7 +145,7 @@ def chosen(records: Iterable[TaskRecord], *, only: tuple[str, ...], limit: int) 
 
 
 def without_image(record: TaskRecord) -> TaskRecord:
-    """The record as this machine's own tools can run it, its tests by pytest and their names."""
+    """The record for this machine's own tools, with its tests run by pytest and their names."""
     if not record.image:
         return record
     needs = record.hidden.needs or (f"the image {record.image}" if record.hidden.expected else "")
@@ -159,7 +158,7 @@ def without_image(record: TaskRecord) -> TaskRecord:
 
 
 def task_id(batch: str, instance_id: str) -> str:
-    """The task id that a record of a batch always has: `batch-<batch>-<instance_id>`, made valid where it is not."""
+    """The fixed task id of a record of a batch: `batch-<batch>-<instance_id>`, shortened and hashed if invalid."""
     plain = f"batch-{batch}-{instance_id}"
     try:
         return check_identifier(plain, field="instance_id")
@@ -172,11 +171,11 @@ class _Bad(Exception):
     """Why a line is refused."""
 
 
-def _lines(file: BinaryIO, most: int) -> Generator[bytes]:
-    """The lines; a longer one is cut one byte past the limit."""
-    while line := file.readline(most + 1):
+def _lines(file: BinaryIO) -> Generator[bytes]:
+    """The lines of a file; a longer one is cut one byte after the limit."""
+    while line := file.readline(MAX_LINE_BYTES + 1):
         yield line
-        while not line.endswith(b"\n") and (line := file.readline(most + 1)):
+        while not line.endswith(b"\n") and (line := file.readline(MAX_LINE_BYTES + 1)):
             pass
 
 
@@ -190,12 +189,12 @@ def _task_record(number: int, folder: Path) -> TaskRecord:
         needs = needs or fault.message
     if not task.instruction.strip() and not needs:
         raise _Bad("instruction.md is empty")
-    place = f"What the task calls {task.workdir} is your workspace, the repository's own directory."
+    workdir = f"What the task calls {task.workdir} is your workspace, the repository's own directory."
     return TaskRecord(
         line=number,
         instance_id=task.name,
         description=task.instruction or task.name,
-        context=place if task.workdir else "",
+        context=workdir if task.workdir else "",
         variables=tuple(f"{name}={value}" for name, value in variables.items()),
         timeout_seconds=task.timeout_seconds,
         hidden=Hidden(task=task, workdir=task.workdir),
@@ -206,9 +205,9 @@ def _task_record(number: int, folder: Path) -> TaskRecord:
     )
 
 
-def _record(number: int, line: bytes, max_line_bytes: int) -> TaskRecord:
-    if len(line) > max_line_bytes:
-        raise _Bad(f"it has more than {max_line_bytes} bytes")
+def _record(number: int, line: bytes) -> TaskRecord:
+    if len(line) > MAX_LINE_BYTES:
+        raise _Bad(f"it has more than {MAX_LINE_BYTES} bytes")
     try:
         own = parse_json(line)
     except ValueError as fault:
@@ -267,15 +266,15 @@ def _hidden(fields: _Fields) -> Hidden:
 
 
 def _as_swe_bench(own: Mapping[str, object]) -> Mapping[str, object]:
-    """What the relatives of SWE-bench say, by SWE-bench's own names of fields; nothing for its own records."""
-    known = {"dockerhub_tag": _pro, "expected_output_json": _r2e_gym, "image_name": _swe_smith}
+    """The fields of SWE-bench's relatives under SWE-bench's names; empty for its own records."""
+    readers = {"dockerhub_tag": _pro, "expected_output_json": _r2e_gym, "image_name": _swe_smith}
     if "fix_patch" in own and "number" in own:
         return _multi_swe(own)
-    return next((read(own) for field_name, read in known.items() if field_name in own), dict[str, object]())
+    return next((read(own) for field_name, read in readers.items() if field_name in own), dict[str, object]())
 
 
 def _multi_swe(own: Mapping[str, object]) -> Mapping[str, object]:
-    """Multi-SWE-bench: tests are listed by what became of them, the statement is the issues that were resolved."""
+    """Multi-SWE-bench: tests are listed by their change of status; the statement is the resolved issues."""
     repo = f"{string(own.get('org'))}/{string(own.get('repo'))}"
     issues = mappings(own.get("resolved_issues")) or [own]
     texts = (f"{string(issue.get('title'))}\n\n{string(issue.get('body'))}".strip() for issue in issues)
@@ -298,7 +297,7 @@ def _multi_swe(own: Mapping[str, object]) -> Mapping[str, object]:
 
 
 def _pro(own: Mapping[str, object]) -> Mapping[str, object]:
-    """SWE-bench Pro: agents are told requirements and the interface, too."""
+    """SWE-bench Pro: the statement includes requirements and the interface."""
     sections = ((key.title(), string(own.get(key))) for key in ("requirements", "interface"))
     parts = [string(own.get("problem_statement")), *(f"{title}:\n{text}" for title, text in sections if text.strip())]
     return {
@@ -317,7 +316,7 @@ def _r2e_gym(own: Mapping[str, object]) -> Mapping[str, object]:
     try:
         expected = mapping(parse_json(string(own.get("expected_output_json")) or "{}"))
     except ValueError:
-        raise _Bad("expected_output_json is no JSON") from None
+        raise _Bad("expected_output_json is not valid JSON") from None
     return {
         "repo": name,
         "instance_id": own.get("instance_id") or f"{name}-{commit}",
@@ -330,7 +329,7 @@ def _r2e_gym(own: Mapping[str, object]) -> Mapping[str, object]:
 
 
 def _swe_smith(own: Mapping[str, object]) -> Mapping[str, object]:
-    """SWE-smith: the patch puts the fault in."""
+    """SWE-smith: the patch introduces the fault."""
     tests = [*_Fields(own).texts("FAIL_TO_PASS"), *_Fields(own).texts("PASS_TO_PASS")]
     files = shlex.join(sorted({test.partition("::")[0] for test in tests}))
     run = f"pytest --disable-warnings --color=no --tb=no --verbose -rA -- {files}"
@@ -345,17 +344,17 @@ def _swe_smith(own: Mapping[str, object]) -> Mapping[str, object]:
 
 @dataclass(frozen=True, slots=True)
 class _Fields:
-    """A line's fields, each of the type that it must have. A field that is null counts as left out."""
+    """A line's fields with their types checked. A null field counts as missing."""
 
     values: Mapping[str, object]
 
     def text(self, *names: str) -> str:
-        """The first of these fields that is there."""
-        there = (name for name in names if self.values.get(name) not in (None, ""))
-        return next((_text(self.values[name], name) for name in there), "")
+        """The first of these fields that is present."""
+        present = (name for name in names if self.values.get(name) not in (None, ""))
+        return next((_text(self.values[name], name) for name in present), "")
 
     def texts(self, name: str) -> tuple[str, ...]:
-        """A list of texts, as such, as JSON in a text (the way SWE-bench has them), or one text alone."""
+        """A list of strings: a JSON list, a string with a JSON list (as in SWE-bench), or a single string."""
         value = self.values.get(name)
         if isinstance(value, str) and value.lstrip().startswith("["):
             try:
@@ -373,7 +372,7 @@ class _Fields:
         return items
 
     def pairs(self, name: str) -> tuple[str, ...]:
-        """An object of texts, as KEY=VALUE each."""
+        """An object of strings, each as KEY=VALUE."""
         value = self.values.get(name) or dict[str, object]()
         if not is_object(value):
             raise _Bad(f"{name} must be an object")
@@ -390,7 +389,7 @@ class _Fields:
 
 
 def _text(value: object, name: str) -> str:
-    """A text that can stand in a request."""
+    """A string that is valid in a request."""
     if not isinstance(value, str):
         raise _Bad(f"{name} must be, or contain only, strings")
     if "\0" in value:

@@ -1,7 +1,7 @@
-"""The report of a batch: rates with their intervals, how far the fleet's verdicts agree with the benchmark's, spending.
+"""The report of a batch: rates with intervals, agreement of the fleet's verdicts with the benchmark's, usage.
 
-Beside it what the benchmarks' own programs leave for a task: SWE-bench's `report.json`, what of Harbor's `result.json`
-a fleet knows, and SWE-bench's summary of a run.
+Also the files of the benchmarks' own programs: SWE-bench's `report.json` for a task and its summary of a run, and the
+parts of Harbor's `result.json` that a fleet knows.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rich.table import Table
 from swe_ai_fleet.cli.tables import plain_table
 from swe_ai_fleet.domain.candidate import Verdict
 from swe_ai_fleet.extensions.batch.records import TaskRecord
-from swe_ai_fleet.extensions.batch.results import ResultRow, write_whole
+from swe_ai_fleet.extensions.batch.results import ResultRow, write_atomically
 from swe_ai_fleet.extensions.batch.verification import Evaluation
 from swe_ai_fleet.watching.text import one_line
 
@@ -33,7 +33,7 @@ _CELL = 300
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rate:
-    """So many of so many, with the bounds of its 95 % interval."""
+    """A number passed of a total, with the bounds of its 95 % interval."""
 
     passed: int
     of: int
@@ -51,7 +51,7 @@ class Rate:
 
 
 def wilson(passed: int, of: int) -> Rate:
-    """A pass rate with its 95 % score interval, which is right for few trials and rates near 0 and 1 too.
+    """A pass rate with its 95 % score interval, which holds for few trials and for rates near 0 and 1 too.
 
     Source: Wilson, Probable inference, the law of succession, and statistical inference, JASA 22 (1927).
     """
@@ -66,7 +66,7 @@ def wilson(passed: int, of: int) -> Rate:
 
 
 def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table; what cells hold is nobody's Markdown but text in one line."""
+    """A Markdown table; each cell is one line of text, not Markdown."""
     lines = [
         headings,
         ("---",) * len(headings),
@@ -76,7 +76,7 @@ def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> st
 
 
 def agreement(rows: Iterable[ResultRow]) -> dict[str, dict[str, int]]:
-    """How often hidden tests said what of candidates that evidence called verified, unverified or refuted."""
+    """Counts of the hidden tests' results for verified, unverified and refuted candidates."""
     counted = Counter(
         (row.verdict, _OUTCOMES[row.best_resolved]) for row in rows if row.model_patch or row.refused_patch
     )
@@ -84,14 +84,14 @@ def agreement(rows: Iterable[ResultRow]) -> dict[str, dict[str, int]]:
 
 
 def document(name: str, model: str, rows: Sequence[ResultRow], *, not_run: Mapping[str, str]) -> dict[str, Any]:
-    """The report for programs. Rates are of the tasks that ended; one whose tests could not be run is not resolved."""
+    """The report for programs. Rates are of ended tasks; a task whose tests could not be run is not resolved."""
     ended = [row for row in rows if row.is_done]
     judged = any(row.resolved is not None for row in ended)
     table = agreement(ended) if judged else {}
     right = sum(table[verdict][outcome] for verdict, outcome in _AGREE) if judged else 0
     wrong = sum(table[verdict][outcome] for verdict, outcome in _DISAGREE) if judged else 0
     verified = [row for row in ended if row.accepted and row.verdict == Verdict.VERIFIED]
-    # Harbor's own mean: a task without a reward counts as 0, and so does one with a reward that says nothing.
+    # Harbor's own mean: a task without a reward counts as 0, and so does one with a reward outside 0 to 1.
     rewards = [min(row.rewards.get("reward", 0.0), 1.0) * (row.resolved is not None) for row in ended]
     seconds = [row.seconds for row in ended]
     return {
@@ -182,11 +182,11 @@ def markdown(report: Mapping[str, Any]) -> str:
 
 
 def write_report(path: Path, report: Mapping[str, Any], rows: Sequence[ResultRow]) -> None:
-    """Keep the report as `.json` and `.md`, and SWE-bench's summary of the run as `.summary.json`."""
-    write_whole(path.with_suffix(".json"), json.dumps(report, indent=1) + "\n")
-    write_whole(path.with_suffix(".md"), markdown(report))
+    """Write the report as `.json` and `.md`, and SWE-bench's summary of the run as `.summary.json`."""
+    write_atomically(path.with_suffix(".json"), json.dumps(report, indent=1) + "\n")
+    write_atomically(path.with_suffix(".md"), markdown(report))
     summed = summary(rows, not_run=report["not_run"])
-    write_whole(path.with_suffix(".summary.json"), json.dumps(summed, indent=1) + "\n")
+    write_atomically(path.with_suffix(".summary.json"), json.dumps(summed, indent=1) + "\n")
 
 
 def summary(rows: Sequence[ResultRow], *, not_run: Iterable[str]) -> dict[str, Any]:
@@ -208,7 +208,7 @@ def summary(rows: Sequence[ResultRow], *, not_run: Iterable[str]) -> dict[str, A
 
 
 def write_result(folder: Path, record: TaskRecord, row: ResultRow, evaluation: Evaluation, *, model: str) -> None:
-    """Keep what the benchmark's own program would leave for a task."""
+    """Write the result file of the benchmark's own program for a task."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     if record.hidden.task is None:
         report = {
@@ -219,7 +219,7 @@ def write_result(folder: Path, record: TaskRecord, row: ResultRow, evaluation: E
             "infra_failure": row.resolved is None,
             "tests_status": evaluation.tests,
         }
-        write_whole(folder / "report.json", json.dumps({row.instance_id: report}, indent=1) + "\n")
+        write_atomically(folder / "report.json", json.dumps({row.instance_id: report}, indent=1) + "\n")
         return
     failed = None if evaluation.rewards else {"exception_type": "VerifierError", "exception_message": evaluation.reason}
     result = {
@@ -237,4 +237,4 @@ def write_result(folder: Path, record: TaskRecord, row: ResultRow, evaluation: E
         "exception_info": failed,
         "finished_at": row.finished_at,
     }
-    write_whole(folder / "result.json", json.dumps(result, indent=1) + "\n")
+    write_atomically(folder / "result.json", json.dumps(result, indent=1) + "\n")

@@ -1,6 +1,6 @@
-"""Results of a batch's records: a line each, kept beside the batch, so that it can go on where it stopped.
+"""Results of a batch's records: one line each in a file beside the batch, so that it can be continued.
 
-While the batch goes on they are a table that lives in the terminal, or a line for each beginning and each end.
+A running batch is shown as a live table in the terminal, or as a line for each start and each end.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from swe_ai_fleet.domain.event import EXECUTION_SUBJECT, ExecutionStatus
 from swe_ai_fleet.watching.text import one_line
 
 ERROR = "error"
-"""The status of a record whose execution the fleet did not accept."""
+"""The status of a record that the fleet did not accept."""
 _BAR_CHARS = 30
 _STYLES = {"completed": "green", "no_winner": "yellow"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultRow:
-    """How a record ended. `status` is its execution's, or `error`; `resolved` what the hidden tests said, if asked.
+    """A record's result. `status` is its execution's, or `error`; `resolved` is the hidden tests' result, if run.
 
-    `verdict` is what evidence says of the winner, or of the best where nobody won; empty in rows of older fleets.
-    `best_resolved` is what the hidden tests say of the same candidate, whose patch is `refused_patch` where nobody won.
-    `rewards` are a Harbor task's. `notes` say what was not as the benchmark has it. `cost` is in the currency of the
-    fleet's prices, `seconds` what the execution took.
+    `verdict` is that on the winner, or on the best candidate without one; empty in rows of older fleets.
+    `best_resolved` is the hidden tests' result for that candidate, whose patch without a winner is `refused_patch`.
+    `rewards` are a Harbor task's. `notes` list deviations from the benchmark. `cost` is in the currency of the fleet's
+    prices, `seconds` the execution's duration.
     """
 
     instance_id: str
@@ -68,7 +68,7 @@ class ResultRow:
 
     @property
     def is_done(self) -> bool:
-        """Whether an execution has ended; an error is tried again."""
+        """Whether its execution has ended; an error is retried."""
         return self.status != ERROR
 
     @property
@@ -90,7 +90,7 @@ class Results:
         self.rows = {row.instance_id: row for row in rows}
 
     def add(self, row: ResultRow) -> None:
-        """Keep a row; it is on the disk when this returns."""
+        """Append a row; it is on disk when this returns."""
         self._file.write(json.dumps(asdict(row)).encode() + b"\n")
         self._file.flush()
         os.fsync(self._file.fileno())
@@ -99,7 +99,7 @@ class Results:
 
 @contextmanager
 def open_results(path: Path) -> Generator[Results]:
-    """The results so far, to be added to by this process alone. Raises CommandFault."""
+    """Open the results so far; only this process may append to them. Raises CommandFault."""
     try:
         file = path.open("a+b")
     except OSError as fault:
@@ -114,7 +114,7 @@ def open_results(path: Path) -> Generator[Results]:
         file.seek(0)
         content = file.read()
         if content and not content.endswith(b"\n"):
-            # The last write was cut off: what comes next must not become part of it.
+            # The last write was cut off: the next row must not be joined to it.
             file.write(b"\n")
         yield Results(file, _rows(content))
 
@@ -131,9 +131,9 @@ def _rows(content: bytes) -> Generator[ResultRow]:
 
 
 def write_predictions(path: Path, rows: Iterable[ResultRow], *, model: str, form: str = "list") -> None:
-    """The patches in a form that SWE-bench's own evaluation reads; an empty one where nobody won.
+    """Write the patches in a format of SWE-bench's evaluation; without a winner the patch is empty.
 
-    `form` is a `list`, a `dict` by the ids, or `jsonl`: one a line.
+    `form` is a `list`, a `dict` by the ids, or `jsonl`, one per line.
     """
     predictions = {
         row.instance_id: {"instance_id": row.instance_id, "model_name_or_path": model, "model_patch": row.model_patch}
@@ -144,18 +144,18 @@ def write_predictions(path: Path, rows: Iterable[ResultRow], *, model: str, form
         text = "".join(f"{json.dumps(prediction)}\n" for prediction in predictions.values())
     else:
         text = json.dumps(predictions if form == "dict" else list(predictions.values()), indent=1) + "\n"
-    write_whole(path, text)
+    write_atomically(path, text)
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write a file that is there whole or as it was before."""
+def write_atomically(path: Path, text: str) -> None:
+    """Replace a file atomically."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     draft.write_text(text)
     draft.replace(path)
 
 
 def histogram(rows: Iterable[ResultRow], *, bad_lines: int, left: int) -> dict[str, int]:
-    """How many records ended how, the most frequent first; then what never began or was no record."""
+    """The number of records by status, the most frequent first; then records not run and invalid lines."""
     counted = dict(Counter(row.status for row in rows).most_common())
     rest = {"not run": left, "bad line": bad_lines}
     return counted | {name: count for name, count in rest.items() if count}
@@ -169,7 +169,7 @@ class _Entry:
 
 
 class Board:
-    """What a batch shows."""
+    """Shows the progress of a batch."""
 
     def __init__(self, screen: Screen, *, total: int) -> None:
         self._screen = screen
@@ -180,7 +180,7 @@ class Board:
 
     @contextmanager
     def live(self) -> Generator[None]:
-        """Show the table for as long as the context lasts, where there is a terminal."""
+        """Show a live table until the context ends, in a terminal."""
         if self._screen.json or not self._screen.err.is_terminal:
             yield
             return
@@ -189,14 +189,14 @@ class Board:
             yield
 
     def begun(self, instance_id: str, execution_id: str, progress: WatchedProgress, *, existed: bool) -> None:
-        """A record's execution runs, or has been found running."""
+        """Called when a record's execution was submitted, or found running."""
         entry = self._running.get(instance_id)
         self._running[instance_id] = _Entry(progress=progress, since=entry.since if entry else time.monotonic())
         if entry is None and not self._live:
-            self._screen.note(f"{instance_id}: execution {execution_id}{' goes on' if existed else ''}")
+            self._screen.note(f"{instance_id}: execution {execution_id}{' continues' if existed else ''}")
 
     def waiting(self, instance_id: str, why: str) -> None:
-        """A record waits for the fleet to answer."""
+        """Called when a record waits for the fleet to answer."""
         entry = self._running.setdefault(instance_id, _Entry())
         if entry.note != why:
             entry.note = why
@@ -204,7 +204,7 @@ class Board:
                 self._screen.note(f"{instance_id}: waiting: {one_line(why, 200)}", style="yellow")
 
     def ended(self, row: ResultRow) -> None:
-        """A record has ended."""
+        """Called when a record has ended."""
         self._running.pop(row.instance_id, None)
         self._done += 1
         if self._screen.json:
@@ -217,7 +217,7 @@ class Board:
         self._screen.note(f"[{self._done}/{self._total}] {line}", style=_style(row))
 
     def table(self) -> Table:
-        """The records under way."""
+        """The running records."""
         columns = ("record", "state", "agents", "steps", "tokens", "seconds")
         table = empty_table(*columns, caption=f"{self._done} of {self._total} ended")
         for instance_id, entry in self._running.items():
@@ -226,7 +226,7 @@ class Board:
             add_row(
                 table,
                 one_line(instance_id, 60),
-                one_line(entry.note, 60) or (str(state.status) if state else "handed in"),
+                one_line(entry.note, 60) or (str(state.status) if state else "submitted"),
                 str(len(agents)),
                 str(sum(agent.step for agent in agents)),
                 f"{sum(agent.usage.total_tokens for agent in agents):,}",
@@ -236,12 +236,12 @@ class Board:
 
 
 def _style(row: ResultRow) -> str:
-    """Green for a verified winner, yellow for an unverified one and for none, red for what failed."""
+    """Green for a verified winner, yellow for an unverified one and for none, red for a failure."""
     return "yellow" if row.verdict == Verdict.UNVERIFIED else _STYLES.get(row.status, "red")
 
 
 def histogram_table(counted: dict[str, int]) -> Table:
-    """How many records ended how."""
+    """The number of records by status, as a table."""
     table = empty_table("ended", "records", "share", "")
     total = sum(counted.values())
     for status, count in counted.items():

@@ -1,4 +1,4 @@
-"""`fleet batch`: hand the records of a file in, a few at a time, and keep what became of each."""
+"""`fleet batch`: submits the records of a file, a few at a time, and stores their results."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ from swe_ai_fleet.extensions.batch.results import (
     open_results,
     write_predictions,
 )
-from swe_ai_fleet.extensions.batch.verification import HiddenTestBench, repository_place
+from swe_ai_fleet.extensions.batch.verification import HiddenTestBench, repository_path
 from swe_ai_fleet.watching.text import one_line
 
 UNREACHABLE_SECONDS = 600.0
-"""How long a fleet that does not answer, or is full, is asked again before the batch stops."""
+"""How long an unavailable or full fleet is retried before the batch stops."""
 _FIRST_PAUSE_SECONDS = 0.5
 _LAST_PAUSE_SECONDS = 15.0
 _IMAGE = "environment.container_image"
-_MOST_TOLD = 20
+_MAX_SHOWN = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchItem:
-    """A record to run or, where `ended` has its earlier result, only to evaluate."""
+    """A record to run or, with an earlier result in `ended`, only to evaluate."""
 
     record: TaskRecord
     request: pb.SubmitTaskRequest
@@ -73,11 +73,11 @@ async def batch(
     *,
     unreachable_seconds: float = UNREACHABLE_SECONDS,
 ) -> Exit:
-    """Run a batch to its end. Ctrl-C stops handing in and watching; the same command goes on from there.
+    """Run a batch to its end. Ctrl-C stops submitting and watching; the same command continues it.
 
     Args:
-        open_bench: Opens where hidden tests are run and repositories are made, where anything of it is to be done.
-        unreachable_seconds: How long a fleet that does not answer is asked again.
+        open_bench: Opens the bench that runs hidden tests and creates repositories; called only if it is needed.
+        unreachable_seconds: How long an unavailable fleet is retried.
     """
     try:
         records, bad = read_records(plan.file)
@@ -86,7 +86,7 @@ async def batch(
     records = chosen(records, only=plan.only, limit=plan.limit)
     if not plan.images:
         records = [without_image(record) for record in records]
-    bench = await open_bench() if plan.evaluate or any(record.has_made_repository for record in records) else None
+    bench = await open_bench() if plan.evaluate or any(record.creates_repository for record in records) else None
     with open_results(plan.results) as results:
         unmade = await _make_repositories(plan, records, results, bench) if bench is not None else {}
         works, refused = planned(plan, records, results, unmade)
@@ -128,8 +128,8 @@ async def batch(
         for record in records:
             row = results.rows.get(record.instance_id)
             if row is None or not row.is_done:
-                known = row.error if row is not None else reasons.get(record.line, "it was not begun")
-                not_run[record.instance_id] = f"needs {record.needs}" if record.needs else known
+                reason = row.error if row is not None else reasons.get(record.line, "it was not started")
+                not_run[record.instance_id] = f"needs {record.needs}" if record.needs else reason
         left = sum(record.instance_id not in results.rows and record.line not in lines for record in records)
         return _conclude(screen, plan, rows, bad=bad, left=left, not_run=not_run, stopped=stopped)
 
@@ -137,15 +137,15 @@ async def batch(
 async def _make_repositories(
     plan: BatchPlan, records: Sequence[TaskRecord], results: Results, bench: HiddenTestBench
 ) -> dict[str, str]:
-    """Make the repositories that tasks bring; why some could not be made, by their tasks' ids."""
+    """Create the repositories of tasks that need one; returns the faults by their tasks' ids."""
     unmade: dict[str, str] = {}
     for record in records:
         row = results.rows.get(record.instance_id)
-        there = repository_place(plan.repositories, record.instance_id).exists()
+        exists = repository_path(plan.repositories, record.instance_id).exists()
         if (
-            not record.has_made_repository
+            not record.creates_repository
             or record.needs
-            or (there and (record.fault or (row is not None and row.is_done)))
+            or (exists and (record.fault or (row is not None and row.is_done)))
         ):
             continue
         try:
@@ -160,7 +160,7 @@ async def _make_repositories(
 def planned(
     plan: BatchPlan, records: Sequence[TaskRecord], results: Results, unmade: Mapping[str, str]
 ) -> tuple[list[BatchItem], list[BadLine]]:
-    """What is left to be done, and the records that cannot be requests; `unmade` are those without a repository."""
+    """The remaining items, and the invalid records; `unmade` are records whose repository could not be created."""
     works: list[BatchItem] = []
     refused: list[BadLine] = []
     for record in records:
@@ -187,7 +187,7 @@ def planned(
 
 @dataclass(kw_only=True)
 class _Batch:
-    """A batch under way."""
+    """A running batch."""
 
     plan: BatchPlan
     results: Results
@@ -212,14 +212,14 @@ class _Batch:
             raise innermost(faults) from None
 
     async def _run_task(self, client: FleetClient, work: BatchItem) -> None:
-        row = work.ended or await self._ended(client, work)
+        row = work.ended or await self._run_to_end(client, work)
         if self.bench is not None and row.is_done and work.record.hidden:
-            row = await self._evaluated(self.bench, work, row)
+            row = await self._evaluate(self.bench, work, row)
         self.results.add(row)
         self.board.ended(row)
 
-    async def _evaluated(self, bench: HiddenTestBench, work: BatchItem, row: ResultRow) -> ResultRow:
-        """The row with what hidden tests say of the winner, else of the best candidate that was refused."""
+    async def _evaluate(self, bench: HiddenTestBench, work: BatchItem, row: ResultRow) -> ResultRow:
+        """The row with the hidden tests' result for the winner, else for the best refused candidate."""
         verdict = await bench.evaluate(work.record, work.repo, work.environment, row.model_patch or row.refused_patch)
         row = replace(
             row,
@@ -231,7 +231,7 @@ class _Batch:
         write_result(bench.folder(row.instance_id), work.record, row, verdict, model=self.plan.model)
         return row
 
-    async def _ended(self, client: FleetClient, work: BatchItem) -> ResultRow:
+    async def _run_to_end(self, client: FleetClient, work: BatchItem) -> ResultRow:
         """Follow a record's execution to its end, across outages of the fleet."""
         row = ResultRow(
             instance_id=work.record.instance_id,
@@ -241,11 +241,11 @@ class _Batch:
             notes=work.record.notes,
         )
         loop = asyncio.get_running_loop()
-        pause, heard_at = _FIRST_PAUSE_SECONDS, loop.time()
+        pause, last_answer_at = _FIRST_PAUSE_SECONDS, loop.time()
         while True:
             progress = WatchedProgress()
             try:
-                state = await self._followed(client, work, progress)
+                state = await self._follow(client, work, progress)
                 patch = await candidate_diff(client, state, state.winner_id)
                 best = state.ranking[0].candidate_id if state.ranking and not state.winner_id else ""
                 refused = await candidate_diff(client, state, best)
@@ -254,8 +254,8 @@ class _Batch:
                     needs = f"needs the image {work.record.image}: " if fault.field.endswith(_IMAGE) else ""
                     return replace(row, error=needs + fault.line)
                 if progress.state is not None:
-                    pause, heard_at = _FIRST_PAUSE_SECONDS, loop.time()
-                if loop.time() - heard_at > self.unreachable_seconds:
+                    pause, last_answer_at = _FIRST_PAUSE_SECONDS, loop.time()
+                if loop.time() - last_answer_at > self.unreachable_seconds:
                     raise
                 self.board.waiting(row.instance_id, fault.message)
                 await asyncio.sleep(pause)
@@ -263,7 +263,7 @@ class _Batch:
             else:
                 return _row(row, state, patch, refused)
 
-    async def _followed(self, client: FleetClient, work: BatchItem, progress: WatchedProgress) -> ExecutionState:
+    async def _follow(self, client: FleetClient, work: BatchItem, progress: WatchedProgress) -> ExecutionState:
         accepted = await client.submit(work.request)
         self.board.begun(work.record.instance_id, accepted.execution_id, progress, existed=accepted.already_existed)
         async for event in client.events(accepted.execution_id):
@@ -302,7 +302,7 @@ def _conclude(
     not_run: Mapping[str, str],
     stopped: bool,
 ) -> Exit:
-    """Say how it ended; the exit code that tells it."""
+    """Print and write the results of the batch; returns the exit code."""
     accepted = sum(row.accepted for row in rows)
     judged = [row for row in rows if row.resolved is not None]
     verdicts = Counter(row.verdict for row in rows if row.accepted and row.verdict)
@@ -339,7 +339,7 @@ def _conclude(
         )
         return code
     screen.out.print(histogram_table(counted))
-    for name, why in [*not_run.items()][:_MOST_TOLD]:
+    for name, why in [*not_run.items()][:_MAX_SHOWN]:
         screen.line(f"not run: {one_line(name, 100)}: {one_line(why, 300)}", style="yellow")
     if verdicts:
         screen.line(f"winners: {', '.join(f'{number} {verdict}' for verdict, number in verdicts.most_common())}")

@@ -1,6 +1,6 @@
-"""The report of a study: pass rates with their intervals, what they cost, what review changed.
+"""The report of a study: pass rates with their intervals, their costs, and the effect of reviews.
 
-A trial is one task, run once: how it ended with so many candidates, and what each round of review changed.
+A trial is one run of one task with a number of candidates; it records its result and the state after each review.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ HEADINGS = (
 
 
 class AblatedPart(StrEnum):
-    """What can be left out of a deliberation."""
+    """A part that can be left out of a deliberation."""
 
     REVIEWS = "reviews"
     """Reviews, revisions and votes."""
@@ -46,14 +46,14 @@ class AblatedPart(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Variant:
-    """How trials are run: with how many candidates, and without which part (empty: with all)."""
+    """The number of candidates of trials, and the part left out (empty: none)."""
 
     candidates: int
     without: AblatedPart | Literal[""] = ""
 
     @property
     def name(self) -> str:
-        """As in names of files and tasks."""
+        """Its name in names of files and tasks."""
         return f"c{self.candidates}{f'-no-{self.without}' if self.without else ''}"
 
     def __str__(self) -> str:
@@ -62,7 +62,7 @@ class Variant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReviewStanding:
-    """After so many rounds of review (0: as drafted), how many candidates stood and how many were not refuted."""
+    """The remaining candidates, and those of them that checks accepted, after a round of review (0: as drafted)."""
 
     round: int
     candidates: int
@@ -71,7 +71,7 @@ class ReviewStanding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Detail:
-    """What an execution's events say beyond its result."""
+    """The details of an execution that its result lacks."""
 
     execution_id: str
     model_calls: int
@@ -81,7 +81,7 @@ class Detail:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyTrial:
-    """One task, run once. `repeat` counts from 1; without a `detail` the log was gone."""
+    """One run of one task. `repeat` counts from 1; without a `detail` the log was gone."""
 
     variant: Variant
     repeat: int
@@ -90,12 +90,12 @@ class StudyTrial:
 
     @property
     def key(self) -> tuple[str, int]:
-        """The same for the trials that differ in their variant only."""
+        """Equal for trials that differ only in their variant."""
         return self.row.instance_id, self.repeat
 
 
 def detail_of(state: ExecutionState) -> Detail:
-    """What a study keeps of an execution that has ended."""
+    """The details of an ended execution."""
     return Detail(
         execution_id=state.execution_id,
         model_calls=state.usage.model_calls,
@@ -105,7 +105,7 @@ def detail_of(state: ExecutionState) -> Detail:
 
 
 def standings(state: ExecutionState) -> tuple[ReviewStanding, ...]:
-    """The candidates left after each round: each author's latest one that was not dropped."""
+    """The remaining candidates after each round: each author's latest one that was not dropped."""
     last = max((candidate.round for candidate in state.candidates.values()), default=0)
     rounds: list[ReviewStanding] = []
     for number in range(last + 1):
@@ -121,7 +121,7 @@ def standings(state: ExecutionState) -> tuple[ReviewStanding, ...]:
 
 
 def read_details(path: Path) -> dict[str, Detail]:
-    """The details kept so far, by execution; unreadable lines are skipped."""
+    """The stored details by execution; unreadable lines are skipped."""
     if not path.exists():
         return {}
     reader = TypeAdapter(Detail)
@@ -136,23 +136,22 @@ def read_details(path: Path) -> dict[str, Detail]:
 
 
 def keep_details(path: Path, details: Iterable[Detail]) -> None:
-    """Add details to those kept."""
+    """Append details to the file."""
     content = "".join(f"{json.dumps(asdict(detail))}\n" for detail in details)
     if not content:
         return
     with path.open("a") as file:
-        # The last write may have been cut off: what comes next must not become part of it.
+        # The last write may have been cut off: the next line must not be joined to it.
         file.write(f"\n{content}" if file.tell() else content)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arm:
-    """All trials of one variant. What it cost is the mean of a trial; money is in the fleet's currency.
+    """All trials of one variant. Usage is the mean of a trial; cost is in the currency of the fleet's prices.
 
-    `passed` is by the checks that the fleet ran, `verified` counts those of which something was shown, `resolved` is by
-    the hidden tests, where they were run. `rounds` is, of single candidates, how many passed as drafted and after each
-    round of review. `gained` and `lost` count the trials that passed here and not with the fewest candidates, and the
-    other way round.
+    `passed` is by the fleet's checks, `verified` by its verdicts, `resolved` by the hidden tests, where they were run.
+    `rounds` are the rates at which single candidates passed as drafted and after each round of review. `gained` and
+    `lost` count the trials that passed here and not with the fewest candidates, and the reverse.
     """
 
     candidates: int
@@ -173,7 +172,7 @@ class Arm:
 
 
 def arms(trials: Iterable[StudyTrial]) -> tuple[Arm, ...]:
-    """The trials that have ended, put together by their variant."""
+    """The ended trials, grouped by their variant."""
     groups: dict[Variant, list[StudyTrial]] = defaultdict(list)
     for trial in trials:
         if trial.row.is_done:
@@ -207,18 +206,18 @@ def _arm(variant: Variant, trials: Sequence[StudyTrial], fewest: Mapping[tuple[s
         cost_per_pass=cost / passed if passed else None,
         tokens_per_pass=tokens / passed if passed else None,
         rounds=_rounds([trial.detail.standings for trial in trials if trial.detail is not None]),
-        gained=sum(here and not there for here, there in both),
-        lost=sum(there and not here for here, there in both),
+        gained=sum(own and not base for own, base in both),
+        lost=sum(base and not own for own, base in both),
     )
 
 
 def _success(trial: StudyTrial) -> bool:
-    """By the hidden tests where they were run, else by the checks."""
+    """Success by the hidden tests where they were run, else by the checks."""
     return trial.row.accepted if trial.row.resolved is None else trial.row.resolved
 
 
 def _rounds(executions: Sequence[tuple[ReviewStanding, ...]]) -> tuple[tuple[int, Rate], ...]:
-    """Single candidates after each round; an execution without that many stands as it last stood."""
+    """The rate of single candidates after each round; an execution with fewer rounds counts with its last one."""
     last = max((len(standings) for standings in executions), default=0)
     rates: list[tuple[int, Rate]] = []
     for number in range(last):
@@ -247,7 +246,7 @@ def cells(arm: Arm) -> tuple[str, ...]:
 
 
 def markdown(name: str, arms: Sequence[Arm], *, missing: int) -> str:
-    """The report for people who were not there."""
+    """The report for people."""
     table = markdown_table(HEADINGS, map(cells, arms))
     left = f"\n{missing} trials are missing: not ended, or not accepted by the fleet.\n" if missing else ""
     return (

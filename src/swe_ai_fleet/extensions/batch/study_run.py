@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -38,11 +38,11 @@ from swe_ai_fleet.watching.events import fold_events
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Study:
-    """What is to be measured.
+    """The definition of a study.
 
     Args:
-        plan: What holds for every trial; its name is the study's.
-        without: What is left out once more each, with the most candidates.
+        plan: The common plan of all trials; its name is the study's.
+        without: The parts left out in turn, each with the largest number of candidates.
     """
 
     plan: BatchPlan
@@ -78,7 +78,7 @@ class Study:
         )
 
     def parts(self) -> list[tuple[Variant, int]]:
-        """Repeat by repeat, so that a study that is stopped has compared something."""
+        """All batches, repeat by repeat, so that a stopped study has comparable results."""
         return [(variant, repeat) for repeat in range(1, self.repeats + 1) for variant in self.variants]
 
 
@@ -88,10 +88,10 @@ async def study(
     wanted: Study,
     open_bench: Callable[[], Awaitable[HiddenTestBench]],
 ) -> Exit:
-    """Run what is missing of a study, and report on everything. Ctrl-C stops; the same command goes on from there.
+    """Run the missing trials of a study, and report on all. Ctrl-C stops it; the same command continues it.
 
     Args:
-        open_bench: Opens where hidden tests are run, where the plan asks for it.
+        open_bench: Opens the bench that runs hidden tests; called only if the plan needs it.
     """
     wanted.directory.mkdir(parents=True, exist_ok=True)
     # Each batch shows its progress; results are shown only in the study's report.
@@ -101,8 +101,8 @@ async def study(
         for variant, repeat in wanted.parts():
             screen.note(f"candidates: {variant}, repeat {repeat} of {wanted.repeats}")
             part = wanted.part(variant, repeat)
-            code = await batch(quiet, _shared_client(client), part, open_bench)
-            await _detailed(client, wanted.details, part)
+            code = await batch(quiet, nullcontext(client), part, open_bench)
+            await _store_details(client, wanted.details, part)
             if code is Exit.STOPPED:
                 stopped = True
                 break
@@ -112,13 +112,7 @@ async def study(
     return _conclude(screen, wanted, trials, missing=missing, stopped=stopped)
 
 
-@asynccontextmanager
-async def _shared_client(client: FleetClient) -> AsyncGenerator[FleetClient]:
-    """A client that outlives each batch."""
-    yield client
-
-
-async def _detailed(client: FleetClient, details: Path, part: BatchPlan) -> None:
+async def _store_details(client: FleetClient, details: Path, part: BatchPlan) -> None:
     """Store the details of trials that have just ended, except those whose events are gone."""
     recorded = read_details(details)
     new: list[Detail] = []
@@ -137,7 +131,7 @@ async def _detailed(client: FleetClient, details: Path, part: BatchPlan) -> None
 
 
 def collected(wanted: Study) -> list[StudyTrial]:
-    """All trials kept so far, of tasks that are still in the file."""
+    """All stored trials of tasks that are still in the file."""
     records, _ = read_records(wanted.plan.file)
     ids = {record.instance_id for record in records}
     details = read_details(wanted.details)
@@ -157,7 +151,7 @@ def _rows(plan: BatchPlan) -> list[ResultRow]:
 
 
 def _conclude(screen: Screen, wanted: Study, trials: Sequence[StudyTrial], *, missing: int, stopped: bool) -> Exit:
-    """Print and keep the report; the exit code says whether it is whole."""
+    """Print and write the report; the exit code says whether it is complete."""
     all_arms = arms(trials)
     name = wanted.plan.name
     report = document(name, all_arms, missing=missing)
@@ -175,10 +169,10 @@ def _conclude(screen: Screen, wanted: Study, trials: Sequence[StudyTrial], *, mi
 
 
 def parts(text: str) -> tuple[AblatedPart, ...]:
-    """What is left out in turn, each once. Raises CommandFault."""
+    """The distinct parts to leave out in turn. Raises CommandFault."""
     wanted = list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
     if unknown := [part for part in wanted if part not in set(AblatedPart)]:
         raise CommandFault(
-            f"{unknown[0][:80]!r} is not a phase of a deliberation", field="without", hint=" or ".join(AblatedPart)
+            f"{unknown[0][:80]!r} is not a part of a deliberation", field="without", hint=" or ".join(AblatedPart)
         )
     return tuple(map(AblatedPart, wanted))

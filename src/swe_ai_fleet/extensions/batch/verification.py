@@ -1,9 +1,8 @@
-"""Hidden tests, run when all is done, out of every agent's sight, apart from the workspaces of agents.
+"""Runs hidden tests after the execution, outside of the workspaces of agents, who never see them.
 
-As SWE-bench does it: a clean clone at the base commit, the patch without what it changed in the files of the tests, the
-tests' own patch, then the tests that are to pass; or the record's own script, whose log is read. As Harbor does it:
-tests/ is brought to /tests behind the agents' backs, tests/test.sh runs and leaves its reward in /logs/verifier. They
-run on this machine, in the sandbox.
+As in SWE-bench: a clean clone at the base commit, the patch without its changes to the files of the tests, the tests'
+own patch, then the required tests; or the record's own script, whose log is read. As in Harbor: tests/ is mounted at
+/tests, tests/test.sh runs and writes its reward to /logs/verifier. The tests run on this machine, in the sandbox.
 """
 
 from __future__ import annotations
@@ -36,13 +35,13 @@ from swe_ai_fleet.sandbox import LocalWorkspace, NetworkGrant, Sandbox
 from swe_ai_fleet.sandbox.disk import remove_tree
 
 SECONDS = 1800.0
-"""For one command of a record's hidden tests."""
-_IDS_A_RUN = 500
-_TOLD_CHARS = 2_000
+"""The time limit of one command of a record's hidden tests."""
+_IDS_PER_RUN = 500
+_MAX_REASON_CHARS = 2_000
 _LOG_BYTES = 4 * 1024 * 1024
-_LARGER = 8
-"""How many times as much as a task may bring may lie in an image or a repository."""
-# As SWE-bench applies patches to the files of an image, and runs its script then.
+_LIMIT_FACTOR = 8
+"""The limits for the files of an image or a repository, as a multiple of those for a task's own files."""
+# Applies patches to the files of an image as SWE-bench does, then runs the script.
 _APPLYING = """\
 export GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=safe.directory GIT_CONFIG_VALUE_0='*'
 cd -- "$1" || exit
@@ -67,10 +66,10 @@ Tests = Mapping[str, Mapping[str, Sequence[str]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """Whether the hidden tests pass; None where they could not be run. `reason` is why not, or the end of the output.
+    """Whether the hidden tests pass; None if they could not be run. `reason` is why not, or the end of the output.
 
-    `tests` are those that succeeded and failed, where they are told apart, `rewards` what a Harbor task's verifier
-    wrote.
+    `tests` are the tests that succeeded and failed, where each has a result; `rewards` are those of a Harbor task's
+    verifier.
     """
 
     resolved: bool | None
@@ -81,10 +80,10 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HiddenTestBench:
-    """Where hidden tests run, and repositories are made that tasks bring as files.
+    """Runs hidden tests, and creates the repositories of tasks that consist of files.
 
     Attributes:
-        directory: Has a folder for each task, with its log and result.
+        directory: The results, with a folder for each task.
     """
 
     workspaces: WorkspaceProvider
@@ -100,16 +99,16 @@ class HiddenTestBench:
         return self.directory / folder_name(instance_id)
 
     async def make_repository(self, record: TaskRecord, repo: pb.RepoRef) -> None:
-        """Make the repository of a task that brings files, or a fault to put in; the same content, the same commit.
+        """Create the repository of a task with files or with a fault; equal content gives the same commit.
 
-        It has one commit: a history would tell what was there without the fault. Raises FleetError, OSError.
+        It has one commit: a history would show the code without the fault. Raises FleetError, OSError.
 
         Args:
-            record: A task with `made`.
-            repo: For a fault, the repository that it is put in.
+            record: A task that `creates_repository`.
+            repo: For a fault, the repository to which it is applied.
         """
-        place = repository_place(self.repositories, record.instance_id)
-        draft = place.with_name(f".{place.name}.{os.getpid()}")
+        path = repository_path(self.repositories, record.instance_id)
+        draft = path.with_name(f".{path.name}.{os.getpid()}")
         remove_tree(draft, ignore_errors=True)
         tree = draft / "tree"
         tree.mkdir(parents=True)
@@ -122,23 +121,23 @@ class HiddenTestBench:
             else:
                 async with self._clone(repo, EnvironmentSpec(detect=False)) as clone:
                     await clone.apply(record.fault.encode())
-                    harbor.copy_folder(clone.root, "", tree, links=True, times=_LARGER)
+                    harbor.copy_folder(clone.root, "", tree, links=True, times=_LIMIT_FACTOR)
             await _commit(tree)
-            if not place.exists() or await _head(place) != await _head(tree):
-                remove_tree(place, ignore_errors=True)
-                tree.rename(place)
+            if not path.exists() or await _head(path) != await _head(tree):
+                remove_tree(path, ignore_errors=True)
+                tree.rename(path)
         finally:
             remove_tree(draft, ignore_errors=True)
 
     async def _copy_image(self, image: str, empty: Path, tree: Path) -> None:
-        """Copy what an image has in its working directory; `empty` becomes a repository of nothing."""
+        """Copy the files of an image's working directory; `empty` becomes an empty repository for the clone."""
         await _commit(empty)
         spec = EnvironmentSpec(image=image, image_credential=self.image_credential, detect=False)
         async with self._clone(pb.RepoRef(path=str(empty)), spec) as clone:
             root = clone.environment.image
             if root is None or not root.directory.strip("/"):
                 raise InvalidRequest("the image has no working directory", field="environment.container_image")
-            harbor.copy_folder(Path(root.path), root.directory.strip("/"), tree, links=True, times=_LARGER)
+            harbor.copy_folder(Path(root.path), root.directory.strip("/"), tree, links=True, times=_LIMIT_FACTOR)
 
     async def evaluate(
         self, record: TaskRecord, repo: pb.RepoRef, environment: pb.EnvironmentSpec, patch: str
@@ -157,16 +156,16 @@ class HiddenTestBench:
         try:
             async with self._clone(repo, spec) as clone:
                 if hidden.task is not None:
-                    return await self._rewarded(hidden, hidden.task, clone, self._clone(repo, spec), patch, folder)
+                    return await self._run_verifier(hidden, hidden.task, clone, self._clone(repo, spec), patch, folder)
                 if hidden.script:
-                    return await self._scripted(record, clone, patch, folder)
-                return await _tested(hidden, clone, patch)
+                    return await self._run_script(record, clone, patch, folder)
+                return await _run_tests(hidden, clone, patch)
         except (FleetError, OSError) as fault:
-            return Evaluation(resolved=None, reason=f"not run: {fault}"[:_TOLD_CHARS])
+            return Evaluation(resolved=None, reason=f"not run: {fault}"[:_MAX_REASON_CHARS])
 
     @asynccontextmanager
     async def _clone(self, repo: pb.RepoRef, spec: EnvironmentSpec) -> AsyncGenerator[Clone]:
-        """A clean clone, in which nothing has run."""
+        """A new clone, in which nothing has run."""
         name = f"evaluate-{uuid.uuid4().hex[:12]}"
         location = RepoRef(
             location=repo.path or repo.url, ref=repo.ref, commit=repo.commit, uncommitted=UncommittedChanges.IGNORE
@@ -184,11 +183,11 @@ class HiddenTestBench:
     async def _at(
         self, clone: Clone, hidden: Hidden, mounts: Mapping[str, Path] | None = None
     ) -> AsyncGenerator[LocalWorkspace]:
-        """The clone as a workspace that stands where tests expect it, with directories at further places."""
+        """The clone as a workspace at the path that tests expect, with further directories mounted."""
         memory_bytes, offline = (hidden.task.memory_bytes, hidden.task.offline) if hidden.task else (0, False)
         policy = self.sandbox.policy
         if not policy.level.mounts:
-            raise InvalidRequest("needs bubblewrap: tests find files at places of their own", field="sandbox")
+            raise InvalidRequest("needs bubblewrap: tests need files at fixed paths", field="sandbox")
         sandbox = self.sandbox
         if 0 < memory_bytes < policy.max_memory_bytes:
             sandbox = Sandbox(replace(policy, max_memory_bytes=memory_bytes), sandbox.slots)
@@ -202,7 +201,7 @@ class HiddenTestBench:
         ) as workspace:
             yield workspace
 
-    async def _scripted(self, record: TaskRecord, clone: Clone, patch: str, folder: Path) -> Evaluation:
+    async def _run_script(self, record: TaskRecord, clone: Clone, patch: str, folder: Path) -> Evaluation:
         hidden, script = record.hidden, recording_exit_code(record.hidden.script)
         image = clone.environment.image
         if image is None:
@@ -213,15 +212,15 @@ class HiddenTestBench:
             async with self._at(clone, hidden) as workspace:
                 result = await workspace.run(_bash('cd -- "$1" && exec bash -c "$2"', hidden.workdir, script))
         else:
-            # The image's own files, with what was built among them; the workspace has only what is brought along.
-            brought = folder / "brought"
-            brought.mkdir()
+            # The image's own files, with its build results; the workspace has only patches and the script.
+            inputs = folder / "inputs"
+            inputs.mkdir()
             for name, text in (("fault.diff", record.fault), ("patch.diff", patch), ("eval.sh", script)):
-                (brought / name).write_text(text)
+                (inputs / name).write_text(text)
             patches = () if hidden.applies else ("fault.diff", "patch.diff") if record.fault else ("patch.diff",)
             environment = replace(clone.environment, image=replace(image, directory=""))
             async with self.sandbox.workspace(
-                brought, environment=environment, network=self.network or None
+                inputs, environment=environment, network=self.network or None
             ) as workspace:
                 result = await workspace.run(_bash(_APPLYING, hidden.workdir, *patches))
         log = _save_output(result, folder)
@@ -237,30 +236,30 @@ class HiddenTestBench:
         failed = [test for group in graded.values() for test in group["failure"]]
         return Evaluation(resolved=not failed, reason=_end(result) if failed else "", tests=graded)
 
-    async def _rewarded(
+    async def _run_verifier(
         self, hidden: Hidden, task: HarborTask, clone: Clone, other: AsyncContext[Clone], patch: str, folder: Path
     ) -> Evaluation:
-        """The reward that tests/test.sh gives. What ran while agents worked is not there any more."""
+        """Run tests/test.sh; returns its reward. Processes of the agents are gone."""
         variables = harbor.resolved_variables(task.verifier_variables, self.variables)
         tests, rewards = folder / "tests", folder / "verifier"
         try:
             await asyncio.to_thread(harbor.copy_folder, task.folder, "tests", tests)
             if not (tests / "test.sh").is_file():
-                raise InvalidRequest("tests/test.sh is not there")
+                raise InvalidRequest("tests/test.sh does not exist")
             (tests / "test.sh").chmod(0o755)
             mounts = {"/tests": tests, harbor.REWARDS: rewards}
             mounts |= {f"/logs/{name}": folder / name for name in ("agent", "artifacts")}
-            for directory in mounts.values():
-                directory.mkdir(exist_ok=True)
+            for mounted in mounts.values():
+                mounted.mkdir(exist_ok=True)
             async with AsyncExitStack() as stack:
-                left = await stack.enter_async_context(other) if task.separate else clone
-                await left.apply(patch.encode())
-                for artifact in task.artifacts if left is not clone else ():
-                    await asyncio.to_thread(_hand_over, left.root, artifact, clone.root)
+                patched = await stack.enter_async_context(other) if task.separate else clone
+                await patched.apply(patch.encode())
+                for artifact in task.artifacts if patched is not clone else ():
+                    await asyncio.to_thread(_copy_artifact, patched.root, artifact, clone.root)
                 async with self._at(clone, hidden, mounts) as workspace:
                     image = clone.environment.image
-                    place = task.workdir or (image.directory if image is not None else clone.mount)
-                    command = _bash('cd -- "$1" && exec /tests/test.sh', place)
+                    directory = task.workdir or (image.directory if image is not None else clone.mount)
+                    command = _bash('cd -- "$1" && exec /tests/test.sh', directory)
                     result = await workspace.run(
                         replace(command, variables=variables, timeout_seconds=task.verifier_seconds)
                     )
@@ -274,20 +273,20 @@ class HiddenTestBench:
         finally:
             remove_tree(tests, ignore_errors=True)
         resolved = harbor.passed(reward_values)
-        reason = "a reward beyond 0 and 1 says neither" if resolved is None else "" if resolved else _end(result)
+        reason = "a reward is outside 0 to 1" if resolved is None else "" if resolved else _end(result)
         return Evaluation(resolved=resolved, reason=reason, rewards=reward_values)
 
 
 def folder_name(instance_id: str) -> str:
-    """A name of one component for a task, one of its own."""
+    """A unique folder name for a task."""
     if _PLAIN_NAME.fullmatch(instance_id) and not instance_id.endswith(("~", ".")):
         return instance_id
     plain = re.sub(r"[^A-Za-z0-9_-]+", "_", instance_id)[:80]
     return f"{plain}~{hashlib.sha256(instance_id.encode()).hexdigest()[:10]}"
 
 
-def repository_place(repositories: Path, instance_id: str) -> Path:
-    """Where a task's repository is made."""
+def repository_path(repositories: Path, instance_id: str) -> Path:
+    """The path of a task's created repository."""
     return (repositories / folder_name(instance_id)).absolute()
 
 
@@ -300,19 +299,19 @@ async def _commit(tree: Path) -> None:
     await git.run(*commit, layout=layout, cwd=tree, variables=FIXED_IDENTITY)
 
 
-async def _head(place: Path) -> str:
-    return await Git(os.environ).commit(GitLayout(git_dir=place / ".git"), "HEAD")
+async def _head(repository: Path) -> str:
+    return await Git(os.environ).commit(GitLayout(git_dir=repository / ".git"), "HEAD")
 
 
-def _hand_over(left: Path, artifact: str, clean: Path) -> None:
-    """Copy an artifact, a file or a directory, from what agents left to a clean clone; nothing where there is none."""
-    tree = harbor.Tree(left)
+def _copy_artifact(source: Path, artifact: str, clean: Path) -> None:
+    """Copy an artifact, a file or a directory, from the patched clone to a clean one; a missing one is skipped."""
+    tree = harbor.Tree(source)
     try:
         kind, _, path = tree.info(artifact)
     except harbor.MissingPath:
         return
     if kind == "directory":
-        harbor.copy_folder(left, "" if path == "." else path, clean / path)
+        harbor.copy_folder(source, "" if path == "." else path, clean / path)
     else:
         content = tree.read(artifact, limit=harbor.MOST_BYTES)
         harbor.Tree(clean).write(artifact, content.data, limit=harbor.MOST_BYTES, mode=content.mode)
@@ -328,13 +327,13 @@ def _bash(script: str, *arguments: str) -> Command:
 
 
 def _save_output(result: CommandResult, folder: Path) -> str:
-    """What a script printed, kept in the task's folder."""
+    """The output of a script, also written to the task's folder."""
     text = result.stdout.text()
     (folder / LOG).write_text(text)
     return text
 
 
-async def _tested(hidden: Hidden, clone: Clone, patch: str) -> Evaluation:
+async def _run_tests(hidden: Hidden, clone: Clone, patch: str) -> Evaluation:
     if not all((".py" in test_id.partition("::")[0]) for test_id in (*hidden.fail_to_pass, *hidden.pass_to_pass)):
         return Evaluation(resolved=None, reason="its tests do not have pytest names")
     try:
@@ -351,23 +350,23 @@ async def _tested(hidden: Hidden, clone: Clone, patch: str) -> Evaluation:
 
 
 def commands(hidden: Hidden, environment: Environment) -> Generator[tuple[str, ...]]:
-    """What is to be run, each to end with 0."""
+    """The commands to run; each must exit with 0."""
     for line in hidden.commands:
         yield ("sh", "-c", line)
     ids = (*hidden.fail_to_pass, *hidden.pass_to_pass)
-    for first in range(0, len(ids), _IDS_A_RUN):
-        yield (*_pytest(environment.test_command), "-q", "--", *ids[first : first + _IDS_A_RUN])
+    for first in range(0, len(ids), _IDS_PER_RUN):
+        yield (*_pytest(environment.test_command), "-q", "--", *ids[first : first + _IDS_PER_RUN])
 
 
 def without_files_of(tests: str, patch: str) -> str:
-    """A patch without its changes to the files that another one changes. Both as git writes them."""
-    theirs = {line for line in tests.split("\n") if line.startswith(_FILE_HEADER)}
+    """A patch without its changes to files that another patch changes. Both are in git's format."""
+    headers = {line for line in tests.split("\n") if line.startswith(_FILE_HEADER)}
     lines: list[str] = []
     keeping = True
-    # Lines end where git ends them, and nowhere else that Unicode knows of.
+    # Lines end only at git's line ends, not at those of Unicode.
     for line in patch.split("\n"):
         if line.startswith(_FILE_HEADER):
-            keeping = line not in theirs
+            keeping = line not in headers
         if keeping:
             lines.append(line)
     text = "\n".join(lines)
@@ -375,12 +374,12 @@ def without_files_of(tests: str, patch: str) -> str:
 
 
 def _pytest(test_command: Sequence[str]) -> tuple[str, ...]:
-    """How the repository runs pytest, without the arguments of its own."""
+    """The repository's command for pytest, without its arguments."""
     if "pytest" in test_command:
         return tuple(test_command[: test_command.index("pytest") + 1])
     return ("python3", "-m", "pytest")
 
 
 def _end(result: CommandResult) -> str:
-    text = result.stdout.text().rstrip()[-_TOLD_CHARS:]
+    text = result.stdout.text().rstrip()[-_MAX_REASON_CHARS:]
     return f"timed out\n{text}" if result.timed_out else text

@@ -1,7 +1,6 @@
-"""What outlasts an execution: project knowledge, memories, outcomes, and the context service that serves them.
+"""Knowledge that outlasts executions: project knowledge, memories, outcomes, and the context service that serves them.
 
-`service` composes the service, `client` is what the core is given. `MemoryManager` is an agent's memory without a
-fleet.
+`service` composes the service, `client` connects the core to it. `MemoryManager` is an agent's memory without a fleet.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -92,7 +91,7 @@ EXTENSION = Extension(
 
 
 def __getattr__(name: str) -> Any:
-    # The command line looks into every extension; only programs need this.
+    # Imported when it is used: the command line imports every extension, and only programs need this.
     if name != "MemoryManager":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from swe_ai_fleet.extensions.knowledge.manager import MemoryManager

@@ -1,7 +1,7 @@
-"""The encoder of BERT (Devlin et al. 2019), run by numpy as sentence-transformers runs it: mean over the word pieces,
+"""The encoder of BERT (Devlin et al. 2019) in numpy, as sentence-transformers runs it: mean over the word pieces,
 length 1.
 
-numpy is an extra: only who has texts to embed imports this module.
+numpy is an extra: this module is only imported to embed texts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MASKED = np.float32(-1e9)
 # Abramowitz and Stegun, formula 7.1.26: the error function to 1.5e-7, which is what float32 can hold.
 _ERF = tuple(np.float32(number) for number in (1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592))
 _ERF_P = np.float32(0.3275911)
-# Rows of the widest layer that are worked on at once, so that they stay in the processor's cache.
+# Rows of the widest layer that are computed at once, so that they stay in the processor's cache.
 _CACHED_ROWS = 32
 
 
@@ -94,17 +94,17 @@ class Bert:
         self._layers = [_layer(tensors, f"encoder.layer.{number}") for number in range(count)]
 
     def encode(self, pieces: Sequence[Sequence[int]]) -> Floats:
-        """A row of length 1 for each text, given as the numbers of its word pieces, at least one and at most 512."""
+        """A row of length 1 for each text, given as the ids of its 1 to 512 word pieces."""
         lengths = np.array([len(piece) for piece in pieces])
-        numbers = np.zeros((len(pieces), lengths.max()), dtype=np.int64)
-        for row, piece_numbers in zip(numbers, pieces, strict=True):
-            row[: len(piece_numbers)] = piece_numbers
-        here = np.arange(numbers.shape[1]) < lengths[:, None]
-        masked = np.where(here, np.float32(0), _MASKED)[:, None, None, :]
-        hidden = self._norm(self._words[numbers] + self._places[: numbers.shape[1]])
+        ids = np.zeros((len(pieces), lengths.max()), dtype=np.int64)
+        for row, piece_ids in zip(ids, pieces, strict=True):
+            row[: len(piece_ids)] = piece_ids
+        present = np.arange(ids.shape[1]) < lengths[:, None]
+        masked = np.where(present, np.float32(0), _MASKED)[:, None, None, :]
+        hidden = self._norm(self._words[ids] + self._places[: ids.shape[1]])
         for layer in self._layers:
             hidden = layer(hidden, masked)
-        hidden *= here[:, :, None]
+        hidden *= present[:, :, None]
         summed: Floats = hidden.sum(axis=1) / lengths[:, None].astype(np.float32)
         return summed / np.maximum(np.linalg.norm(summed, axis=1, keepdims=True), np.float32(_EPSILON))
 
@@ -139,7 +139,7 @@ def _gelu_in_place(rows: Floats) -> None:
 
 def _layer(tensors: dict[str, Floats], name: str) -> _Layer:
     own = [_linear(tensors, f"{name}.attention.self.{part}") for part in ("query", "key", "value")]
-    # The scale of the scores goes into the query, so that it is worked out once.
+    # The scale of the attention scores is applied once, to the weights of the query.
     scale = np.float32((own[0].weight.shape[1] // _HEADS) ** -0.5)
     weights = [own[0].weight * scale, own[1].weight, own[2].weight]
     biases = [own[0].bias * scale, own[1].bias, own[2].bias]

@@ -1,6 +1,6 @@
-"""Calls to the context service, and what else the core is given (`KNOWLEDGE`).
+"""The client of the context service, and the extension's interface for the core (`KNOWLEDGE`).
 
-A fault of the server's is raised as what it was before it went over the wire.
+Faults of the server are raised as the faults that the server raised.
 """
 
 from __future__ import annotations
@@ -65,15 +65,15 @@ _CODES: Mapping[grpc.StatusCode, type[FleetError]] = {
 }
 R = TypeVar("R")
 CALLER = "fleet"
-"""Who calls: memories are marked with it."""
+"""The name of this caller, which becomes part of a memory's source."""
 CALL_SECONDS = 5.0
-"""The longest a call takes; one to a service that is being started again waits for it as long."""
+"""The timeout of a call, which waits that long for a service that is restarting."""
 MAX_MESSAGE_BYTES = 4 * 1024 * 1024
 _OPTIONS: tuple[tuple[str, Any], ...] = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-    # Nothing of this process's surroundings decides about a call.
+    # Environment variables of this process must not affect calls.
     ("grpc.enable_http_proxy", 0),
-    # gRPC by itself would wait for up to two minutes before it looks for a server that was away.
+    # gRPC's default backoff waits up to two minutes before it reconnects to an unavailable server.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 1_000),
     ("grpc.max_reconnect_backoff_ms", 1_000),
@@ -83,7 +83,7 @@ _OPTIONS: tuple[tuple[str, Any], ...] = (
 
 
 def fault_of(error: grpc.aio.AioRpcError, address: str) -> FleetError:
-    """What a call ended with, as the server raised it; what it never got to is Unavailable."""
+    """The fault of a call, as the server raised it; Unavailable if the server was not reached."""
     code = error.code()
     details = error_details(error.trailing_metadata())
     kind = _REASONS.get(details.reason if details else "") or _CODES.get(code, Unavailable)
@@ -98,18 +98,18 @@ def fault_of(error: grpc.aio.AioRpcError, address: str) -> FleetError:
 
 
 class ContextServiceClient:
-    """`Memories` and `ContextSource` of another process, and the outcomes that it keeps. An async context.
+    """`Memories`, `ContextSource` and outcomes of a context service. An async context.
 
-    Connects at the first call, and again whenever that is needed; outside of the context too, then `aclose` ends it.
-    Calls are made for the tenant that they are about. Every method raises what the service raised, and Unavailable
-    within `seconds` where none answers.
+    Connects at the first call, and reconnects when needed; also outside of the context, until `aclose`. Calls are made
+    for the tenant of their arguments. Every method raises what the service raised, and Unavailable within `seconds` if
+    it does not answer.
 
     Args:
         address: `host:port`.
-        token: What the service asks for; empty: nothing.
-        seconds: The longest a call may take.
-        credentials: How the connection is protected; None: not at all.
-        server_name: What the service's certificate is for, where that is not the host of the address.
+        token: The token for the service; empty: none.
+        seconds: The timeout of a call.
+        credentials: The protection of the connection; None: none.
+        server_name: The name in the service's certificate, if that is not the host of the address.
     """
 
     def __init__(
@@ -137,25 +137,25 @@ class ContextServiceClient:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         channel, self._channel = self._channel, None
         if channel is not None:
             await channel.close(None)
 
     async def gather(self, request: ContextRequest) -> GatheredContext:
-        """What fits the budget, the most relevant first. Raises InvalidRequest, NotFound, Unavailable."""
+        """The most relevant knowledge that fits the budget. Raises InvalidRequest, NotFound, Unavailable."""
         query = to_message(pb.GetContextRequest, request)
         reply = await self._answer(self._stub.GetContext, query, pb.GetContextResponse, tenant=request.tenant)
         return from_message(GatheredContext, reply, recalled=_recalled(reply.recalled, request.tenant))
 
     async def remember(self, memory: Memory) -> bool:
-        """Keep a memory; False where it was known. Raises InvalidRequest, ResourceExhausted, Unavailable."""
+        """Store a memory; False if it exists already. Raises InvalidRequest, ResourceExhausted, Unavailable."""
         request = to_message(pb.AddFactRequest, memory)
         reply = await self._answer(self._stub.AddFact, request, pb.AddFactResponse, tenant=memory.tenant)
         return not reply.already_existed
 
     async def recall(self, query: str, scope: MemoryScope, *, limit: int = 3) -> tuple[Recollection, ...]:
-        """What fits a question, best first; nothing where nothing does. Raises InvalidRequest, Unavailable."""
+        """The memories that fit a query, best first; may be empty. Raises InvalidRequest, Unavailable."""
         request = to_message(pb.RecallRequest, scope, query=query, limit=limit)
         reply = await self._answer(self._stub.Recall, request, pb.RecallResponse, tenant=scope.tenant)
         return _recalled(reply.recollections, scope.tenant)
@@ -169,13 +169,13 @@ class ContextServiceClient:
         return reply.removed
 
     async def record_outcome(self, outcome: WorkOutcome) -> WorkOutcome:
-        """Keep how a piece of work went; as it is kept. Raises InvalidRequest, Unavailable."""
+        """Store an outcome; the stored one is returned. Raises InvalidRequest, Unavailable."""
         request = pb.RecordOutcomeRequest(outcome=to_message(pb.Outcome, outcome))
         reply = await self._answer(self._stub.RecordOutcome, request, pb.RecordOutcomeResponse, tenant=outcome.tenant)
         return from_message(WorkOutcome, reply.outcome, tenant=outcome.tenant)
 
     async def ping(self) -> None:
-        """Whether the service can do its work now. Raises Unavailable."""
+        """Check that the service is serving. Raises Unavailable."""
         stub: Any = health_pb2_grpc.HealthStub(self._connected())
         reply = await self._answer(stub.Check, health_pb2.HealthCheckRequest(), health_pb2.HealthCheckResponse)
         if reply.status != health_pb2.HealthCheckResponse.SERVING:
@@ -188,7 +188,7 @@ class ContextServiceClient:
     def _connected(self) -> grpc.aio.Channel:
         loop = asyncio.get_running_loop()
         if self._channel is None or self._loop is not loop:
-            # A channel belongs to the loop that it was made in.
+            # A channel belongs to the event loop that created it.
             self._channel, self._loop = self._opened(), loop
         return self._channel
 
@@ -210,7 +210,7 @@ class ContextServiceClient:
         except grpc.aio.UsageError as error:
             raise Unavailable(f"the connection to the context service was closed: {error}") from None
         except asyncio.CancelledError:
-            # gRPC tells of a call that ended under it in the same way as of a caller who gave up.
+            # gRPC raises this too if the connection was closed during the call, without a cancellation of the caller.
             if (task := asyncio.current_task()) is not None and task.cancelling():
                 raise
             raise Unavailable(f"the call to the context service at {self.address} broke off") from None
@@ -244,7 +244,7 @@ class FleetKnowledge:
             yield tracker.outcomes
 
     def library(self, settings: Settings, mask: SecretMask) -> AbstractAsyncContextManager[Memories]:
-        # SQLite is loaded where a program's memory is opened.
+        # Imported here: only programs that open their memory need SQLite.
         from swe_ai_fleet.extensions.knowledge.manager import open_library_memory
 
         return open_library_memory(settings, mask)

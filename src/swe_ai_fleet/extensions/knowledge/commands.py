@@ -1,4 +1,4 @@
-"""The commands about stories, memories and outcomes that are one request: a row each, by the words behind `fleet`."""
+"""The commands about stories, memories and outcomes that make one request: a row each, by the words after `fleet`."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ FLEET_OF_A_TASK: Given = {
 
 
 async def with_subject(settings: ClientSettings, request: pb_context.RecordOutcomeRequest, given: Given) -> None:
-    """What is rated: the newest execution of a task, or the name itself where no fleet knows a task by it."""
+    """Rate the newest execution of a task, or the name itself if no fleet knows a task with it."""
     name = given["name"]
     if is_execution_id(name):
         return
@@ -58,7 +58,7 @@ async def with_subject(settings: ClientSettings, request: pb_context.RecordOutco
     if place is not None:
         async with connect(place.address, place.token, tls=place.tls) as client:
             executions = await client.executions(pb.ListExecutionsRequest(task_id=name, page_size=1))
-        # A plan session has one outcome, whatever its goals were.
+        # A plan session has one outcome for all its goals.
         if executions.executions and executions.executions[0].kind != pb.EXECUTION_KIND_PLAN:
             request.rating.subject_id = executions.executions[0].execution_id
 
@@ -72,7 +72,7 @@ def show_rating(screen: Screen, answer: pb_context.RecordOutcomeResponse, reques
 
 
 async def with_profiles(_: ClientSettings, request: pb_context.RecommendApproachRequest, given: Given) -> None:
-    """Without any profiles those of the settings are weighed."""
+    """Without profiles, those of the settings are weighed."""
     if not request.model_profiles:
         from swe_ai_fleet.settings import Settings
 
@@ -80,7 +80,7 @@ async def with_profiles(_: ClientSettings, request: pb_context.RecommendApproach
 
 
 def show_recommendation(screen: Screen, answer: pb_context.RecommendApproachResponse, _: Any) -> None:
-    # Only here: what learns brings events along.
+    # Imported here: it imports the events.
     from swe_ai_fleet.extensions.knowledge.recommending import DEFAULT, TRIAL
 
     few = ", too few to be sure" if answer.outcomes < _FEW else ""
@@ -94,7 +94,7 @@ def show_recommendation(screen: Screen, answer: pb_context.RecommendApproachResp
                 f"  {one_line(weighed.value)}: {weighed.expected:.2f} ({weighed.low:.2f} to {weighed.high:.2f}), "
                 f"tried {weighed.tried:.3g}, {weighed.best:.0%} likely best"
             )
-    # What is the default anyway, and what has no option, is left out.
+    # Defaults, and choices without an option, are left out.
     kind, _sign, mode = answer.approach.value.partition("/")
     profile, agents = answer.model_profile.value, answer.agents.value
     flags = [
@@ -155,7 +155,7 @@ async def with_first(_: ClientSettings, request: pb_context.UpdateContextRequest
 
 
 def changed(answer: Given) -> str:
-    """What was changed: a decision, a task or a story."""
+    """A line about the changed decision, task or story."""
     if "decision" in answer:
         subject = f"decision {answer['decision']['decision_id']} is {answer['decision']['state']}"
     elif "task" in answer:

@@ -35,29 +35,29 @@ class Section(StrEnum):
 
 _ROLES: Mapping[Role, tuple[float, ...]] = {
     # story, criteria, case, tasks, decisions, alternatives, tests, files, history, notes, memory
-    # Builds a task: what it is, what was decided about it, what failed when somebody last tried.
+    # Builds a task: its description, the decisions about it, the last failures.
     Role.DEV: (0.8, 0.9, 0.2, 0.9, 0.9, 0.2, 0.7, 0.7, 0.6, 0.5, 0.6),
-    # Holds the work against the criteria; what was decided against is noise to it.
+    # Checks the work against the criteria; rejected alternatives are noise.
     Role.QA: (0.7, 1.0, 0.2, 0.5, 0.5, 0.0, 1.0, 0.9, 0.6, 0.5, 0.5),
-    # Decides: what was decided, what was turned down and why, and what the neighbouring stories want.
+    # Decides: earlier decisions, rejected alternatives and the reasons, and the neighbouring stories.
     Role.ARCHITECT: (0.9, 0.8, 0.8, 0.6, 1.0, 0.9, 0.3, 0.4, 0.5, 0.5, 0.5),
-    # Ships and runs it: what was done and with which result; other stories' plans are not its business.
+    # Ships and runs it: earlier work and its results; not the plans of other stories.
     Role.DEVOPS: (0.7, 0.4, 0.0, 0.7, 0.8, 0.0, 0.5, 0.6, 0.8, 0.6, 0.5),
-    # Works on data and schemas: what holds for them, and the files that carry them.
+    # Works on data and schemas: the decisions about them, and their files.
     Role.DATA: (0.7, 0.8, 0.0, 0.7, 0.9, 0.3, 0.6, 0.7, 0.5, 0.6, 0.5),
 }
 _PHASES: Mapping[Phase, tuple[float, ...]] = {
-    # Nothing is built yet: what is wanted, and what surrounds it.
+    # Nothing is built yet: the story and its surroundings.
     Phase.PLAN: (1.0, 1.0, 1.0, 0.8, 0.8, 0.6, 0.2, 0.2, 0.4, 1.0, 1.0),
-    # Choices are made: what was chosen and what was not.
+    # Choices are made: decisions and alternatives.
     Phase.DESIGN: (0.9, 0.9, 0.8, 0.6, 1.0, 1.0, 0.2, 0.4, 0.4, 0.8, 1.0),
-    # The task at hand and what binds it.
+    # The current task, and the decisions about it.
     Phase.BUILD: (0.8, 0.9, 0.3, 1.0, 0.9, 0.2, 0.8, 0.8, 0.8, 0.8, 1.0),
-    # What it is held against, and what changed.
+    # The criteria, and the changes.
     Phase.TEST: (0.6, 1.0, 0.2, 0.5, 0.5, 0.1, 1.0, 1.0, 0.7, 0.6, 0.8),
-    # What changed, against what was wanted and decided.
+    # The changes, compared with criteria and decisions.
     Phase.REVIEW: (0.7, 1.0, 0.3, 0.4, 1.0, 0.6, 0.9, 1.0, 0.8, 0.5, 0.6),
-    # What came of it.
+    # The results.
     Phase.DONE: (0.8, 0.6, 0.5, 0.3, 0.9, 0.3, 0.4, 0.5, 1.0, 0.6, 0.6),
 }
 _UNNAMED = 0.8
@@ -118,7 +118,7 @@ class ContextDraft:
 
     @property
     def kind(self) -> str:
-        """The kind of the block that it becomes."""
+        """The kind of its block."""
         return _KINDS[self.section]
 
 
@@ -131,7 +131,7 @@ def drafts(
 
 
 def of_memory(recalled: Recollection, *, wanted: bool = False) -> ContextDraft:
-    """A memory as a part of the context; a memory `wanted` by name has the greatest nearness."""
+    """A memory as a part of the context; if it is `wanted` by name, its nearness is 1."""
     memory = recalled.memory
     origin = f", from {memory.source}" if memory.source else ""
     return ContextDraft(
@@ -148,7 +148,7 @@ def titled(text: str) -> str:
 
 
 def in_force(graph: ContextGraph, state: StoryState, role: Role | None) -> tuple[Decision, ...]:
-    """The decisions that hold for a story and matter to a role, the project's own first, the newest first of each."""
+    """The decisions in force for a story and a role: the project's own first, then the story's, each newest first."""
     decisions = _newest_first(graph.common())
     if state.story_id != NO_STORY:
         decisions += _newest_first(state)
@@ -260,7 +260,7 @@ def _of_decisions(graph: ContextGraph, state: StoryState, task_id: str, role: Ro
 
 
 def _nearness(decision: Decision, task_id: str) -> float:
-    """How close a decision is to a task; empty: none in particular."""
+    """How close a decision is to a task; `task_id` empty: no particular task."""
     if not task_id or not decision.task_ids:
         return 0.9
     return 1.0 if task_id in decision.task_ids else 0.6
@@ -311,7 +311,7 @@ def _of_work(graph: ContextGraph, state: StoryState, task_id: str) -> Iterator[C
 
 
 def _ended(record: WorkRecord) -> str:
-    """The status, with the verdict where there is one: an unverified success is not a plain success."""
+    """The status, with the verdict if there is one: an unverified success must be told from a verified one."""
     return ", ".join(part for part in (record.status, record.verdict) if part)
 
 

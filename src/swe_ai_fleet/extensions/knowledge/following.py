@@ -106,7 +106,7 @@ class Following:
     Args:
         store: The bucket.
         index: The index to update.
-        meaning: Gives vectors where there are any.
+        meaning: Makes the vectors, if there is an embedder.
     """
 
     def __init__(self, store: KeyValue, index: MemoryIndex, meaning: Meaning) -> None:
@@ -118,7 +118,7 @@ class Following:
         self._work = asyncio.Event()
         self._writing = asyncio.Lock()
         self._moved = asyncio.Condition()
-        self._position = self._taken = self._told = 0
+        self._position = self._written = self._embedded = 0
         self._caught_up = self._ended = False
         self._task: asyncio.Task[None] | None = None
 
@@ -149,24 +149,20 @@ class Following:
                 self._moved.notify_all()
 
     def check(self) -> None:
-        """Raises InternalFault where following has ended."""
+        """Raises InternalFault if following has ended."""
         if self._ended:
             raise InternalFault("the memory index has stopped", hint="restart the context service")
 
     async def reached(self, revision: int, *, timeout: float) -> None:
-        """Wait until the index holds everything up to a revision, words at least.
+        """Wait until the index has the words of everything up to a revision.
 
-        Like the other waits, it raises Unavailable on a timeout, InternalFault where following has ended.
+        Raises Unavailable on a timeout, InternalFault if following has ended; so does `caught_up`.
         """
         await self._wait(lambda: self._position >= revision, timeout)
 
     async def caught_up(self, *, timeout: float) -> None:
-        """Wait until the index holds everything that was in the bucket when following began."""
+        """Wait until the index has everything that was in the bucket when following began."""
         await self._wait(lambda: self._caught_up, timeout)
-
-    async def vectors(self, *, timeout: float) -> None:
-        """Wait until no memory waits for its vector."""
-        await self._wait(lambda: self._caught_up and not self._waiting, timeout)
 
     async def _wait(self, met: Callable[[], bool], timeout: float) -> None:
         try:
@@ -176,7 +172,7 @@ class Following:
             raise Unavailable(
                 f"the memory index is more than {timeout:g} seconds behind; the memory is stored"
             ) from None
-        # Wherever it has come to, from now on it would be stale.
+        # If following has ended, the index becomes stale, even at the position that was waited for.
         self.check()
 
     async def _read(self) -> None:
@@ -194,12 +190,12 @@ class Following:
                 await asyncio.sleep(next(pauses))
 
     async def _begin(self) -> int:
-        """The position up to which nothing is to be done."""
+        """The position up to which the index is complete, words and vectors."""
         space = self._meaning.space
-        self._position = words = await _patiently(lambda: self._index.position(""), "position")
-        vectors = await _patiently(lambda: self._index.position(space), "position") if space else words
-        self._taken = self._told = min(words, vectors)
-        return self._taken
+        self._position = words = await _retried(lambda: self._index.position(""), "position")
+        vectors = await _retried(lambda: self._index.position(space), "position") if space else words
+        self._written = self._embedded = min(words, vectors)
+        return self._written
 
     async def _write(self) -> None:
         while True:
@@ -209,7 +205,7 @@ class Following:
             changes = [change for change in batch if change is not None]
             await self._take_all(changes)
             async with self._moved:
-                self._position = max(self._position, self._taken)
+                self._position = max(self._position, self._written)
                 self._caught_up = self._caught_up or len(changes) < len(batch)
                 self._moved.notify_all()
 
@@ -217,7 +213,7 @@ class Following:
         if not changes:
             return
         try:
-            await _patiently(lambda: self._take(changes), "write")
+            await _retried(lambda: self._take(changes), "write")
         except InvalidRequest as refusal:
             if len(changes) == 1:
                 # A memory that the index will never accept must not block those behind it.
@@ -244,7 +240,7 @@ class Following:
                 self._waiting.pop(change.key, None)
                 if change.key in put and change.key not in fresh and self._meaning.space:
                     self._waiting[change.key] = change.revision
-            self._taken = changes[-1].revision
+            self._written = changes[-1].revision
         self._work.set()
 
     async def _embed(self) -> None:
@@ -279,7 +275,7 @@ class Following:
             pairs = [(memories[key], vectors.get(memories[key].memory_id)) for key in done if key in memories]
             position = self._settled(without=done)
             await put_with_vectors(self._index, pairs, space=self._meaning.space, position=position)
-            self._told = position
+            self._embedded = position
             for key in done:
                 del self._waiting[key]
 
@@ -287,15 +283,15 @@ class Following:
         """Advance the position of the vectors to that of the words, over removals and keys without memories."""
         async with self._writing:
             position = self._settled()
-            if position > self._told:
+            if position > self._embedded:
                 await self._index.put((), space=self._meaning.space, position=position)
-                self._told = position
+                self._embedded = position
 
     def _settled(self, *, without: Sequence[str] = ()) -> int:
         """The revision up to which nothing waits for its vector, except these keys."""
         left_out = set(without)
         oldest = next((revision for key, revision in self._waiting.items() if key not in left_out), None)
-        return self._taken if oldest is None else oldest - 1
+        return self._written if oldest is None else oldest - 1
 
 
 def _read(changes: Iterable[KeyValueChange]) -> tuple[dict[str, Memory], list[str]]:
@@ -314,7 +310,7 @@ def _read(changes: Iterable[KeyValueChange]) -> tuple[dict[str, Memory], list[st
 async def put_with_vectors(
     index: MemoryIndex, pairs: Sequence[tuple[Memory, Sequence[float] | None]], *, space: str, position: int = 0
 ) -> None:
-    """Put memories into an index; without a vector where the index refuses it, to be found by their words.
+    """Put memories into an index; if it refuses a vector, the memory is only found by its words.
 
     Raises InvalidRequest for a memory that the index refuses, and as `MemoryIndex.put` does.
     """
@@ -339,7 +335,7 @@ async def end(task: asyncio.Task[None]) -> None:
         raise ended
 
 
-async def _patiently(act: Callable[[], Awaitable[T]], action: str) -> T:
+async def _retried(act: Callable[[], Awaitable[T]], action: str) -> T:
     """Retry until the index is available."""
     pauses = waits()
     while True:

@@ -52,7 +52,7 @@ class Viewpoint:
 
 
 def check_token_budget(token_budget: int) -> None:
-    """Whether a context can have so many tokens; 0 stands for the usual number. Raises InvalidRequest."""
+    """Check the token budget of a context; 0: the default. Raises InvalidRequest."""
     if not 0 <= token_budget <= MAX_TOKENS:
         raise InvalidRequest(
             f"token_budget is {token_budget}", field="token_budget", hint=f"between 0 and {MAX_TOKENS}"
@@ -68,15 +68,15 @@ def compose(
     recalled: Sequence[Recollection] = (),
     omitted: Sequence[str] = (),
 ) -> GatheredContext:
-    """The context made of these drafts.
+    """The context composed of these drafts.
 
     Args:
-        drafts: The parts; sections of no weight for the role are left out without a note.
-        viewpoint: Whose context it is.
+        drafts: The parts; sections without weight for the role are left out without a note.
+        viewpoint: The reader of the context, and its purpose.
         token_budget: The size limit of the whole text, estimated at 3.5 bytes a token.
         mask: Hides secrets.
         recalled: The memories that are among the drafts.
-        omitted: Notes on what is missing already.
+        omitted: Notes on missing parts.
     """
     ranked = rank(drafts, viewpoint)
     room = math.floor(token_budget * BYTES_PER_TOKEN) - _size(framed("x"))
@@ -93,15 +93,15 @@ def compose(
 
 
 def rank(drafts: Sequence[ContextDraft], viewpoint: Viewpoint) -> list[tuple[float, ContextDraft]]:
-    """(relevance from 0 to 1, draft) of those that the viewpoint sees, the most relevant first."""
-    seen = [draft for draft in drafts if weight(draft.section, viewpoint.role, viewpoint.phase) > 0]
-    fits = [0.0] * len(seen)
+    """(relevance from 0 to 1, draft) of the drafts with weight for the viewpoint, the most relevant first."""
+    visible = [draft for draft in drafts if weight(draft.section, viewpoint.role, viewpoint.phase) > 0]
+    fits = [0.0] * len(visible)
     if viewpoint.query.strip():
-        share = min(_RANKED_CHARS, _ALL_RANKED_CHARS // len(seen)) if seen else 0
-        index = Index([f"{draft.title}\n{draft.text[:share]}" for draft in seen])
+        share = min(_RANKED_CHARS, _ALL_RANKED_CHARS // len(visible)) if visible else 0
+        index = Index([f"{draft.title}\n{draft.text[:share]}" for draft in visible])
         for score, number in index.rank(viewpoint.query):
             fits[number] = min(1.0, score)
-    places = {place: number for number, place in enumerate(sorted({draft.place for draft in seen}))}
+    places = {place: number for number, place in enumerate(sorted({draft.place for draft in visible}))}
     last = max(1, len(places) - 1)
     scored = [
         (
@@ -110,7 +110,7 @@ def rank(drafts: Sequence[ContextDraft], viewpoint: Viewpoint) -> list[tuple[flo
             * (_PLAIN + _FIT * fit + _NEW * places[draft.place] / last),
             draft,
         )
-        for draft, fit in zip(seen, fits, strict=True)
+        for draft, fit in zip(visible, fits, strict=True)
     ]
     return sorted(scored, key=lambda pair: (-pair[0], _ORDER[pair[1].section], pair[1].title, pair[1].text))
 
@@ -143,7 +143,7 @@ def _packed(
 
 
 def _widened(placed: Sequence[tuple[ContextBlock, str]], room: int) -> list[ContextBlock]:
-    """The blocks; blocks that were cut get more of their text while there is room left."""
+    """The blocks; cut blocks get more of their text while there is room left."""
     blocks: list[ContextBlock] = []
     for block, whole in placed:
         more = _fitted(whole, _size(block.text) + room) if block.text != whole and room > 0 else None
@@ -155,7 +155,7 @@ def _widened(placed: Sequence[tuple[ContextBlock, str]], room: int) -> list[Cont
 
 
 def _fitted(text: str, room: int) -> str | None:
-    """The text, cut at the end of a line where it does not fit; None where too little would be left."""
+    """The text, cut at the end of a line if it does not fit; None if too little would be left."""
     if _size(text) <= room:
         return text
     note = "[... the rest is left out ...]"
@@ -165,7 +165,7 @@ def _fitted(text: str, room: int) -> str | None:
     head = text.encode()[:room].decode("utf-8", "ignore")
     end = head.rfind("\n")
     if end < len(head) // 2:
-        # One long line: between words, then.
+        # A long line is cut between words.
         end = max(end, head.rfind(" "))
     head = head[:end].rstrip() if end > 0 else head
     return f"{head}\n{note}"
@@ -178,10 +178,10 @@ def _size(text: str) -> int:
 DEFAULT_TOKENS = 4_000
 RECALLED = 5
 NAMED = 3
-"""Of each entity."""
+"""The most memories of each entity."""
 _AT_ONCE = 4
 _MAX_STORIES = 20
-"""Of a case."""
+"""The most stories of a case."""
 _QUERY_CHARS = 4_000
 
 
@@ -192,7 +192,7 @@ class ContextGatherer:
         store: The project knowledge.
         memories: Long-term memories; None: nothing is recalled.
         mask: Hides secrets in the text.
-        token_budget: The budget of a request that names none.
+        token_budget: The budget of a request without one.
     """
 
     def __init__(
@@ -204,9 +204,9 @@ class ContextGatherer:
         self._token_budget = token_budget
 
     async def gather(self, request: ContextRequest) -> GatheredContext:
-        """What fits the budget, the most relevant first. Raises InvalidRequest, NotFound, Unavailable.
+        """The most relevant knowledge that fits the budget. Raises InvalidRequest, NotFound, Unavailable.
 
-        An unknown story, case or task is no fault where memories are requested too: `omitted` names it.
+        If memories are requested too, an unknown story, case or task is no fault: `omitted` names it.
         """
         _check(request)
         named, unknown = await self._memories_by_name(request)
@@ -222,7 +222,7 @@ class ContextGatherer:
         viewpoint = Viewpoint(
             role=request.role,
             phase=request.phase or _phase(states),
-            query=(request.query.strip() or _own_words(states, request))[:_QUERY_CHARS],
+            query=(request.query.strip() or _task_text(states, request))[:_QUERY_CHARS],
         )
 
         def composed() -> GatheredContext:
@@ -273,9 +273,9 @@ class ContextGatherer:
 
 
 def chosen(graph: ContextGraph, request: ContextRequest) -> tuple[StoryState, ...]:
-    """The stories that a request is about; the project as a whole where it names none of them.
+    """The stories that a request is about; the project as a whole if it names none.
 
-    Raises NotFound (nothing is known of what it names), InvalidRequest (a task of several stories).
+    Raises NotFound (the story, case or task is unknown), InvalidRequest (a task of several stories).
     """
     if request.story_id:
         return (_story(graph, request.story_id),)
@@ -292,7 +292,7 @@ def chosen(graph: ContextGraph, request: ContextRequest) -> tuple[StoryState, ..
         if not graph.work(f"task:{request.task_id}", limit=1):
             raise NotFound(f"unknown task {request.task_id[:64]!r}", field="task_id")
         return (graph.common(),)
-    # A request for memories alone gets nothing of the project.
+    # A request for memories alone gets no knowledge of the project.
     return () if request.namespaces else (graph.common(),)
 
 
@@ -330,12 +330,12 @@ def _is_wanted(draft: ContextDraft, request: ContextRequest) -> bool:
 
 
 def _phase(states: tuple[StoryState, ...]) -> Phase | None:
-    """The phase of the one story; several have none in common."""
+    """The phase of a single story; None for several."""
     story = states[0].story if len(states) == 1 else None
     return story.phase if story else None
 
 
-def _own_words(states: tuple[StoryState, ...], request: ContextRequest) -> str:
+def _task_text(states: tuple[StoryState, ...], request: ContextRequest) -> str:
     """The text of the task, as the query of a request that has none."""
     task = next((state.tasks[request.task_id] for state in states if request.task_id in state.tasks), None)
     return f"{task.title}\n{task.description}" if task else ""

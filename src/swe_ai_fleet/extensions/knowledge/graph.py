@@ -70,7 +70,7 @@ class LoggedWork:
 class ContextGraph:
     """The knowledge of one tenant. The same changes make equal graphs. Made by `fold`, changed by `apply`.
 
-    Stories are in memory, what executions did lies in a file of this process.
+    Stories are in memory, records of work in a file of this process.
     """
 
     def __init__(self, work: Archive[LoggedWork] | None = None) -> None:
@@ -85,7 +85,7 @@ class ContextGraph:
             return NotImplemented
         return self._stories == other._stories and sorted(self._work.lines()) == sorted(other._work.lines())
 
-    __hash__: None = None  # it goes on changing
+    __hash__: None = None  # mutable
 
     @property
     def stories(self) -> Mapping[str, StoryState]:
@@ -93,7 +93,7 @@ class ContextGraph:
         return self._stories
 
     def version(self, story_id: str) -> int:
-        """How many changes a story has had; 0 where there is none."""
+        """How many changes a story has had; 0 if it does not exist."""
         state = self._stories.get(story_id)
         return state.version if state else 0
 
@@ -118,46 +118,41 @@ class ContextGraph:
         return tasks[0]
 
     def tasks(self, task_id: str) -> tuple[StoryTask, ...]:
-        """The tasks of that id, in the order of their stories' ids; none where nobody knows it."""
+        """The tasks of that id, in the order of their stories' ids."""
         stories = sorted(self._holders.get(f"task:{task_id}", ()))
         tasks = [self._stories[story].tasks.get(task_id) for story in stories if story in self._stories]
         return tuple(task for task in tasks if task is not None)
 
     def decisions(self, decision_id: str) -> tuple[Decision, ...]:
-        """The decisions of that id, in the order of their stories' ids; none where nobody knows it."""
+        """The decisions of that id, in the order of their stories' ids."""
         stories = sorted(self._holders.get(f"decision:{decision_id}", ()))
         decisions = [self._stories[story].decisions.get(decision_id) for story in stories if story in self._stories]
         return tuple(decision for decision in decisions if decision is not None)
 
     def case(self, case_id: str, *, limit: int = 0) -> tuple[StoryState, ...]:
-        """The stories of a case, in the order of their creation; none where nobody knows it.
-
-        Of more than `limit` those created last; 0: all of them.
-        """
+        """The stories of a case, in the order of their creation; at most the last `limit` (0: all)."""
         return tuple(self._stories[story_id] for _, story_id in self._cases.get(case_id, ())[-limit:])
 
     def work(self, node: str, *, limit: int = 0) -> tuple[LoggedWork, ...]:
-        """What executions did for a story, a task or a case, to a file, with a commit, or as parts of an execution.
-
-        The newest first; `limit` 0: all of it.
+        """The records of work on a node, the newest first.
 
         Args:
             node: `story:<id>`, `task:<id>`, `case:<id>`, `file:<repository>/<path>`, `commit:<id>`, or `execution:<id>`
                 (its parts).
-            limit: The most that is returned.
+            limit: The most records to return; 0: all.
         """
         return tuple(self._work.newest(node, limit=limit or -1))
 
     def execution(self, execution_id: str) -> LoggedWork | None:
-        """What one execution did, None where it is not recorded."""
+        """The record of one execution; None if there is none."""
         return self._work.get(execution_id)
 
     def excerpt(self, stories: Iterable[StoryState], *, neighbours: int) -> ContextGraph:
-        """The part of the graph that concerns these stories, for another thread: only records of work are added to it.
+        """The part of the graph about these stories, for another thread: only records of work may be added meanwhile.
 
         Args:
-            stories: Some of this graph's.
-            neighbours: How many other stories of their cases come with them, those created last.
+            stories: Stories of this graph.
+            neighbours: How many other stories of their cases are included, those created last.
         """
         part = ContextGraph(self._work)
         part._stories[NO_STORY] = self.common()
@@ -170,11 +165,11 @@ class ContextGraph:
         return part
 
     def dump(self) -> Iterator[bytes]:
-        """All of it as lines of JSON, which the caller may read in a thread."""
+        """The graph as lines of JSON, which the caller may read in a thread."""
         return chain(map(to_json, list(self._stories.values())), [b""], self._work.lines())
 
     def load(self, lines: Iterator[bytes]) -> None:
-        """Hold what `dump` wrote of another graph. Raises ValueError."""
+        """Load the `dump` of another graph. Raises ValueError."""
         for line in takewhile(bool, lines):
             state = from_json(StoryState, line)
             self._stories[state.story_id] = state
@@ -188,7 +183,7 @@ class ContextGraph:
         self._work.load(lines)
 
     def apply(self, stored: StoredChange) -> bool:
-        """Apply a change; False where it was applied before."""
+        """Apply a change; False if it was applied before."""
         change = stored.change
         if isinstance(change.body, WorkRecorded):
             return self._record(change.body.record, stored.sequence)
@@ -216,8 +211,8 @@ class ContextGraph:
         if sequence <= self._erased_at:
             return False
         self._erased_at = sequence
-        for known in (self._stories, self._work, self._cases, self._holders):
-            known.clear()
+        for table in (self._stories, self._work, self._cases, self._holders):
+            table.clear()
         return True
 
     def _record(self, record: WorkRecord, sequence: int) -> bool:
@@ -229,7 +224,7 @@ class ContextGraph:
 
 
 def fold(changes: Iterable[StoredChange]) -> Mapping[str, ContextGraph]:
-    """The graphs of all tenants that these changes, oldest first, lead to."""
+    """The graphs of all tenants after these changes, oldest first."""
     graphs: dict[str, ContextGraph] = {}
     for stored in changes:
         graphs.setdefault(stored.change.tenant, ContextGraph()).apply(stored)
@@ -237,7 +232,7 @@ def fold(changes: Iterable[StoredChange]) -> Mapping[str, ContextGraph]:
 
 
 def _worked_on(record: WorkRecord) -> Iterator[str]:
-    """The nodes under which a record is found."""
+    """The nodes that a record is about."""
     if record.story_id != NO_STORY:
         yield f"story:{record.story_id}"
     if record.task_id:
@@ -256,8 +251,8 @@ class GraphFollower:
     """Follows a log of changes, in its async context.
 
     Args:
-        log: What to follow.
-        snapshots: Where the graphs are saved; None: after a restart the whole log is read again.
+        log: The log to follow.
+        snapshots: Stores the graphs; None: after a restart, the whole log is read again.
     """
 
     def __init__(self, log: ChangeLog, snapshots: Snapshots | None = None) -> None:
@@ -282,7 +277,7 @@ class GraphFollower:
         await self._following.stop()
 
     def graph(self, tenant: str) -> ContextGraph:
-        """The graph of a tenant, which changes with the log. Raises Unavailable where that would go unnoticed."""
+        """The graph of a tenant, which changes with the log. Raises Unavailable if following has ended."""
         self._following.check()
         return self._graphs.get(tenant) or ContextGraph()
 
@@ -291,10 +286,10 @@ class GraphFollower:
         self._graphs.setdefault(stored.change.tenant, ContextGraph()).apply(stored)
 
     async def catch_up(self) -> None:
-        """Apply everything that is in the log now, of all replicas. Raises Unavailable."""
+        """Apply everything that is now in the log, from all replicas. Raises Unavailable."""
         try:
             async with asyncio.timeout(_TIMEOUT_SECONDS):
-                # Changes come in order here as well, so none is applied before those that it builds on.
+                # In order, so that no change is applied before those that it depends on.
                 async with aclosing(self._log.read(from_sequence=self._following.position + 1)) as changes:
                     async for stored in changes:
                         if stored is not None:

@@ -1,6 +1,6 @@
 """The calls about stories, tasks, decisions, phases and records of work, and their messages on the wire.
 
-Lists of stories come in pages, the story that was changed last first.
+Lists of stories come in pages, the last changed story first.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ STORIES_PAGE_SIZE = 50
 T = TypeVar("T")
 DEFAULT_PAGE_SIZE = 200
 MAX_PART_BYTES = 128 * 1024
-"""For each list of a story: one story, of nearly 1 MiB itself, fits a reply beside the largest text for a prompt."""
+"""The limit of each list of a story, so that a story of nearly 1 MiB and the largest prompt text fit a reply."""
 
 
 def decision(message: pb.Decision, *, caller: str) -> Decision:
@@ -76,17 +76,17 @@ def work_message(record: WorkRecord) -> pb.WorkRecord:
 
 
 def stories_page(graph: ContextGraph, request: pb.ListStoriesRequest) -> pb.ListStoriesResponse:
-    """The page asked for, the story that was changed last first. Raises InvalidRequest."""
+    """The requested page, the last changed story first. Raises InvalidRequest."""
     size = request.page_size or STORIES_PAGE_SIZE
     phases = {from_enum(Phase, pb.Phase, phase) for phase in request.phases} - {None}
     query = ("stories", request.case_id, sorted(request.phases))
-    behind = key_of(request.page_token, query, str, str)
+    previous = key_of(request.page_token, query, str, str)
     states = graph.case(request.case_id) if request.case_id else tuple(graph.stories.values())
     entries = [
         (_place(state), state, state.story)
         for state in states
         if state.story is not None and (not phases or state.story.phase in phases)
-        if not behind or _place(state) < behind
+        if not previous or _place(state) < previous
     ]
     entries.sort(key=lambda entry: entry[0], reverse=True)
     page = fitting((_card(state, story) for _, state, story in entries[:size]), MAX_REPLY_BYTES)
@@ -118,8 +118,8 @@ class GraphCalls(ContextCalls):
 
     Attributes:
         store: The project knowledge.
-        source: Makes contexts of it.
-        log: Has the fleet's own executions.
+        source: Makes contexts from it.
+        log: The events of the fleet's own executions.
         mask: Hides secrets in the state of a resumed session.
     """
 
@@ -130,11 +130,11 @@ class GraphCalls(ContextCalls):
 
     async def GetContext(self, request: pb.GetContextRequest, context: Context) -> pb.GetContextResponse:
         question = from_message(ContextRequest, request, tenant=tenant())
-        # Read first: a client that writes on this version must have seen everything in it.
+        # Read before the context: a client that writes on this version must have all changes up to it.
         version = self._version(question)
         gathered = await self.source.gather(question)
         if not version and (version := self._version(question)):
-            # The story has arrived only now.
+            # The story arrived in the meantime.
             gathered = await self.source.gather(question)
         return to_message(pb.GetContextResponse, gathered, version=version)
 
@@ -155,7 +155,7 @@ class GraphCalls(ContextCalls):
     async def RehydrateSession(
         self, request: pb.RehydrateSessionRequest, context: Context
     ) -> pb.RehydrateSessionResponse:
-        session = await self._newest(
+        session = await self._asked(
             lambda graph: rehydrate(
                 graph,
                 story_id=request.story_id,
@@ -171,14 +171,14 @@ class GraphCalls(ContextCalls):
     async def ValidateScope(self, request: pb.ValidateScopeRequest, context: Context) -> pb.ValidateScopeResponse:
         role, phase = from_enum(Role, pb.Role, request.role), from_enum(Phase, pb.Phase, request.phase)
         if role is None:
-            raise InvalidRequest("no role given", field="role", hint="whose context it is")
+            raise InvalidRequest("no role given", field="role", hint="the reader of the prompt")
         if phase is None:
-            raise InvalidRequest("no phase given", field="phase", hint="what it is for")
+            raise InvalidRequest("no phase given", field="phase", hint="the phase of the work")
 
         async def judged(graph: ContextGraph) -> ScopeVerdict:
             return validate_scope(graph, role, phase, tuple(request.scopes), story_id=request.story_id)
 
-        verdict = await self._newest(judged)
+        verdict = await self._asked(judged)
         return pb.ValidateScopeResponse(allowed=verdict.allowed, missing=verdict.missing, extra=verdict.extra)
 
     async def CreateStory(self, request: pb.CreateStoryRequest, context: Context) -> pb.CreateStoryResponse:
@@ -238,7 +238,7 @@ class GraphCalls(ContextCalls):
         async def around(graph: ContextGraph) -> Neighbourhood:
             return neighbourhood(graph, request.node, depth=request.depth or 1, kinds=kinds)
 
-        near = await self._newest(around)
+        near = await self._asked(around)
         query = (request.node, sorted(request.kinds), request.depth)
         (start,) = key_of(request.page_token, query, int) or (0,)
         start = max(0, start)
@@ -268,7 +268,7 @@ class GraphCalls(ContextCalls):
         )
 
     async def _check_foreign(self, execution_id: str) -> None:
-        """Refuse what the fleet records itself: after a record by others, its own would be lost."""
+        """Refuse executions of the fleet, which records them itself: a record by others would replace its own."""
         check_identifier(execution_id, field="execution_id")
         async with aclosing(self.log.read(tenant(), execution_id)) as events:
             async for _ in events:
@@ -278,7 +278,7 @@ class GraphCalls(ContextCalls):
                     hint="leave it to the fleet",
                 )
 
-    async def _newest(self, ask: Callable[[ContextGraph], Awaitable[T]]) -> T:
+    async def _asked(self, ask: Callable[[ContextGraph], Awaitable[T]]) -> T:
         """The answer of the graph. Before NotFound is raised, the graph catches up with the log."""
         try:
             return await ask(self.store.graph(tenant()))
@@ -288,7 +288,7 @@ class GraphCalls(ContextCalls):
             return await ask(self.store.graph(tenant()))
 
     def _version(self, request: ContextRequest) -> int:
-        """The version of the story that a context is about; 0 where it is about none."""
+        """The version of the story that a context is about; 0 if it is about none."""
         graph = self.store.graph(request.tenant)
         story_id = request.story_id
         if not story_id and request.task_id:

@@ -61,9 +61,9 @@ class ConversationMemory:
 
     Args:
         max_messages: How many messages are kept; a turn has two. 0 keeps none. Together they have at most `MAX_CHARS`
-            characters, one of them a quarter of that; a longer one is cut in its middle.
+            characters, and each at most a quarter of that; the middle of a longer message is cut.
 
-    Raises InvalidRequest for a limit that no turn fits.
+    Raises InvalidRequest for a limit that fits no turn.
     """
 
     def __init__(self, max_messages: int = 10) -> None:
@@ -82,7 +82,7 @@ class ConversationMemory:
 
     @property
     def turns(self) -> tuple[StoredTurn, ...]:
-        """The turns that are kept, oldest first."""
+        """The kept turns, oldest first."""
         return self._turns
 
     def replace(self, turns: tuple[StoredTurn, ...]) -> None:
@@ -110,14 +110,14 @@ class ConversationMemory:
     def get_context_string(self, limit: int = 5) -> str:
         """The newest messages as text for a prompt, at most `limit` of them; whole turns, and at least one.
 
-        Further lines of a message are indented, so that none passes for the beginning of another message.
+        Further lines of a message are indented, so that they cannot be taken for another message.
         """
         turns = self._turns[-max(1, limit // 2) :] if limit > 0 else ()
         return "\n".join(f"User: {_indented(turn.user)}\nAssistant: {_indented(turn.assistant)}" for turn in turns)
 
 
 def _indented(text: str) -> str:
-    # Each message is made visible by itself: an escape sequence must not span two messages.
+    # Each message is cleaned by itself: an escape sequence must not span two messages.
     return "\n  ".join(visible(text).splitlines())
 
 
@@ -130,17 +130,17 @@ class ConversationFile:
     """The turns of one agent's conversation. Several processes may add to it at once.
 
     Args:
-        directory: Where conversations lie; it is made, for its owner alone, when something is written.
+        directory: The directory of conversations; created at the first write, accessible only to its owner.
         name: The agent.
     """
 
     def __init__(self, directory: Path, name: str) -> None:
         readable = re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-")[:40]
-        # Names that read the same are told apart by their digest.
+        # Names with the same readable part differ by their digest.
         self._path = directory / f"{readable}-{hashlib.sha256(name.encode()).hexdigest()[:16]}.json"
 
     async def read(self) -> tuple[StoredTurn, ...]:
-        """The turns as they stand. Raises PreconditionFailed, Unavailable."""
+        """The current turns. Raises PreconditionFailed, Unavailable."""
         return await asyncio.to_thread(self._read)
 
     async def update(
@@ -180,7 +180,7 @@ class ConversationFile:
             raise Unavailable(f"{self._path} cannot be written: {error.strerror}", field="home") from error
 
     def _write(self, data: bytes) -> None:
-        # Written to another file and renamed: readers, and a process killed here, leave a complete old or new file.
+        # Written to another file and renamed: the file is complete, old or new, also if this process is killed.
         beside = self._path.with_suffix(".new")
         with suppress(FileNotFoundError):
             beside.unlink()
@@ -218,10 +218,10 @@ _log = structlog.get_logger(__name__)
 
 
 class KeptMemories:
-    """`Memories` that a `MemoryIndex` keeps, such as a file that lasts.
+    """`Memories` stored only in a `MemoryIndex`, such as a file.
 
-    The index's position is odd while some memories may lack their vectors, another odd number after each such memory:
-    the next process that opens it with an embedder makes the vectors.
+    The position of the index is odd while memories may lack their vectors, and each such memory makes it another odd
+    number: the next process that opens the index with an embedder makes the vectors.
     """
 
     def __init__(
@@ -248,10 +248,10 @@ class KeptMemories:
 
         Args:
             index: Stores the memories. No follower may write into it.
-            tenant: Whose memories get their missing vectors.
-            mask: Hides secrets before anything is kept.
-            embedder: Gives vectors; None: memories are found by their words.
-            limits: Of number and age.
+            tenant: The tenant whose memories get their missing vectors.
+            mask: Hides secrets before anything is stored.
+            embedder: Makes vectors; None: memories are found by their words.
+            limits: The limits of number and age.
         """
         memories = cls(index, mask=mask, embedder=embedder, limits=limits)
         # No task group: the context may be entered by one task and left by another.
@@ -262,7 +262,7 @@ class KeptMemories:
             await end(catching_up)
 
     async def catch_up(self, tenant: str) -> None:
-        """Make the vectors that a tenant's memories lack, as far as the embedder answers."""
+        """Make the missing vectors of a tenant's memories, as long as the embedder is available."""
         space = self._meaning.space
         if not space:
             return
@@ -276,21 +276,21 @@ class KeptMemories:
                 vectors = await self._meaning.of_all(some)
                 async with self._writing:
                     # Memories that were deleted in the meantime must not come back.
-                    held = [memory for memory in some if await self._recalling.holds(memory)]
-                    pairs = [(memory, vectors.get(memory.memory_id)) for memory in held]
+                    existing = [memory for memory in some if await self._recalling.holds(memory)]
+                    pairs = [(memory, vectors.get(memory.memory_id)) for memory in existing]
                     await put_with_vectors(self._index, pairs, space=space)
             async with self._writing:
-                # Otherwise a memory was stored without its vector since the listing.
+                # A changed position means that another memory was stored without its vector meanwhile.
                 if await self._index.position(space) == position:
                     await self._index.put((), space=space, position=position + 2 - position % 2)
         except FleetError as error:
             _log.warning("memory.vectors_wait", reason=error.message)
 
     async def remember(self, memory: Memory) -> bool:
-        """Store a memory, its secrets masked; False where it exists already. It is durable when this returns.
+        """Store a memory, its secrets masked; False if it exists already. It is durable when this returns.
 
-        Of near duplicates (see `near_duplicate`) the one of the later date stays. Raises InvalidRequest,
-        ResourceExhausted, Unavailable.
+        Of near duplicates (see `near_duplicate`), the newer one stays. Raises InvalidRequest, ResourceExhausted,
+        Unavailable.
         """
         memory = admitted(memory, self._mask, utc_now())
         if await self._recalling.holds(memory):

@@ -29,7 +29,7 @@ M = TypeVar("M", bound=Message)
 MAX_REPLY_BYTES = 3 * 1024 * 1024
 """A default gRPC client refuses replies of 4 MiB."""
 UNNAMED = "unnamed"
-"""Stands for callers that do not name themselves."""
+"""The name of callers that do not give one."""
 _SOURCE = re.compile(r"(agent|execution):[A-Za-z0-9][A-Za-z0-9._/-]{0,149}")
 
 
@@ -45,9 +45,9 @@ def source_of(source: str, caller: str) -> str:
 
 
 def foreign(execution_id: str, *, field: str) -> str:
-    """The id of an execution that cannot be one of this fleet's, begun or not. Raises PreconditionFailed.
+    """The id, if it cannot be that of an execution of this fleet. Raises PreconditionFailed.
 
-    The fleet's own are UUIDs of version 5, which callers can compute before an execution begins.
+    The fleet's own ids are UUIDs of version 5, which callers can compute before an execution starts.
     """
     try:
         parsed = uuid.UUID(execution_id)
@@ -63,7 +63,7 @@ def foreign(execution_id: str, *, field: str) -> str:
 
 
 def fitting(messages: Iterable[M], room: int = MAX_REPLY_BYTES) -> list[M]:
-    """The first of the messages, as many as fit into so many bytes."""
+    """The first messages, as many as fit into `room` bytes."""
     fit: list[M] = []
     for message in messages:
         room -= message.ByteSize() + 16
@@ -74,9 +74,9 @@ def fitting(messages: Iterable[M], room: int = MAX_REPLY_BYTES) -> list[M]:
 
 
 def fields_within(message: str, **renamed: str) -> AbstractContextManager[None]:
-    """Inside, faults name fields as they are called in the request, where they stand in its field `message`.
+    """Inside, faults name fields as in the request, where they are fields of its field `message`.
 
-    `renamed` are those that stand elsewhere or have another name there.
+    `renamed` are fields with another place or name in the request.
     """
     return fields_named(lambda head: renamed.get(head, f"{message}.{head}") if head else "")
 
@@ -84,22 +84,18 @@ def fields_within(message: str, **renamed: str) -> AbstractContextManager[None]:
 DEFAULT_RECALLED = 3
 
 
-async def _room_for_all(_: str, __: int) -> None:
-    """Accepts everything, without a limit of what tenants store."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class ContextCalls(ContextServiceServicer):
-    """Some of the service's RPCs.
+    """The base of the service's RPCs.
 
     Attributes:
-        check_room: Raises ResourceExhausted where a tenant may not store so many bytes more.
+        check_room: Raises ResourceExhausted if a tenant may not store so many more bytes.
     """
 
-    check_room: Callable[[str, int], Awaitable[object]] = _room_for_all
+    check_room: Callable[[str, int], Awaitable[object]]
 
     async def check(self, request: Message) -> None:
-        """Whether the tenant may store what a request adds. Raises ResourceExhausted, Unavailable."""
+        """Check that the tenant may store the content of a request. Raises ResourceExhausted, Unavailable."""
         await self.check_room(tenant(), request.ByteSize())
 
 
@@ -109,7 +105,7 @@ class MemoryCalls(ContextCalls):
 
     Attributes:
         memories: The long-term memories.
-        mask: Hides secrets in them: ids are made of masked words.
+        mask: Hides secrets in them; ids are digests of masked texts.
     """
 
     memories: Memories

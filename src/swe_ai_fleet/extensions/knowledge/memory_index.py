@@ -1,4 +1,4 @@
-"""Where memories are searched, an SQLite file or PostgreSQL: memories, texts and questions as both take them."""
+"""The index that memories are searched in, an SQLite file or PostgreSQL, and the preparation of texts for both."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Protocol
 
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.memory import Memory, MemoryKind, MemoryScope
-from swe_ai_fleet.extensions.knowledge.ranking import SAY_NOTHING, MemoryMatch, stem
+from swe_ai_fleet.extensions.knowledge.ranking import SAY_NOTHING, MemoryMatch
 
 FILE_NAME = "memory-index.db"
 MAX_INDEXED_CHARS = 100_000
@@ -22,48 +22,48 @@ MAX_QUERY_WORDS = 32
 
 _WORD = re.compile(r"[^\W_]+")
 _IDENTIFIER_PART = re.compile(r"[A-Z]+(?![a-z])[0-9]*|[A-Z]?[a-z]+[0-9]*|[0-9]+")
-# Scripts that are written without spaces: their words are found by pairs of letters.
+# Scripts written without spaces: their words are found by pairs of letters.
 _UNSPACED = re.compile(r"[\u0e00-\u0e7f\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff]+")
 MAX_DIMENSION = 8_192
-# Of a search; what a scope holds is listed whole.
+# The most matches of a search; lists of a scope have no limit.
 MAX_MATCHES = 10_000
 
 
 class MemoryIndex(Protocol):
-    """Memories as they are searched: a projection that can be made anew from where they are kept.
+    """An index of memories; it can be rebuilt from its source.
 
-    Vectors belong to a space, the name of their embedder (empty: none): only those of one space are compared.
+    Vectors belong to a space, the name of their embedder (empty: none): only vectors of the same space are compared.
     """
 
     async def put(
         self, memories: Sequence[tuple[Memory, Sequence[float] | None]], *, space: str = "", position: int = 0
     ) -> None:
-        """Take memories in, with their vectors of this space where there are any; None leaves what was there.
+        """Store memories, with their vectors of this space; None keeps an earlier vector.
 
-        `position` is how far their source was read (0: not told), kept for the space together with the memories.
+        `position` is how far the source was read (0: unchanged), stored for the space together with the memories.
         Raises InvalidRequest, Unavailable.
         """
         ...
 
     async def remove(self, memory_ids: Collection[str], *, space: str = "", position: int = 0) -> None:
-        """Forget memories, words and the vectors of all spaces. Raises Unavailable."""
+        """Remove memories with their words and their vectors of all spaces. Raises Unavailable."""
         ...
 
     async def search(
         self, scope: MemoryScope, *, words: str = "", vector: Sequence[float] = (), space: str = "", limit: int = 10
     ) -> tuple[MemoryMatch, ...]:
-        """The memories that fit best, either the words (BM25) or the vector of this space (cosine), best first.
+        """The memories that fit either the words (BM25) or the vector of this space (cosine), best first.
 
         Raises InvalidRequest, Unavailable.
         """
         ...
 
     async def listed(self, scope: MemoryScope, *, limit: int = 1000) -> tuple[Memory, ...]:
-        """What a scope holds, the newest first. Raises Unavailable."""
+        """The memories of a scope, the newest first. Raises Unavailable."""
         ...
 
     async def position(self, space: str) -> int:
-        """How far its source was read with vectors of that space (empty: at all), 0 for an index that is to be made."""
+        """How far the source was read with vectors of that space (empty: of any); 0 for a new index."""
         ...
 
 
@@ -73,11 +73,11 @@ async def open_memory_index(where: str, home: Path, *, source: str = "") -> Asyn
 
     Args:
         where: Empty (a file under `home`) or `postgresql://…`.
-        home: Where a file of this source's is, if it is to be a file.
-        source: What tells the memories that are followed from all others, lower-case letters and digits; in a database
-            that several fleets name, each has a part of its own.
+        home: The directory of the file.
+        source: The identity of the source of the memories, lower-case letters and digits; in a database of several
+            fleets, each source has its own schema.
 
-    Raises InvalidRequest for anything else, PreconditionFailed where a package is missing or what stands there is no
+    Raises InvalidRequest for any other `where`, PreconditionFailed if a package is missing or the file or schema is no
     index, Unavailable.
     """
     scheme, _, rest = where.partition(":")
@@ -92,7 +92,7 @@ async def open_memory_index(where: str, home: Path, *, source: str = "") -> Asyn
         async with PostgresqlMemoryIndex.open(where, source=source) as index:
             yield index
     else:
-        # What was given may hold a password.
+        # Not quoted: the setting may contain a password.
         raise InvalidRequest(
             "memory_store is not a valid place for memories",
             field="memory_store",
@@ -101,13 +101,13 @@ async def open_memory_index(where: str, home: Path, *, source: str = "") -> Asyn
 
 
 def indexed(text: str) -> str:
-    """What an index takes in: the text and the parts of its words, without case and diacritics (`Déjà`: `deja`)."""
+    """The text to index: with the parts of its words, without case and diacritics (`Déjà`: `deja`)."""
     text = text[:MAX_INDEXED_CHARS]
     return _folded(f"{text} {parts(text)}")
 
 
 def parts(text: str) -> str:
-    """What a tokenizer does not see: the parts of names in camel case, pairs of letters of unspaced scripts."""
+    """Words that a tokenizer does not find: the parts of names in camel case, pairs of letters of unspaced scripts."""
     words: list[str] = []
     for word in _WORD.findall(text):
         if word.isascii():
@@ -118,20 +118,15 @@ def parts(text: str) -> str:
     return " ".join(words)
 
 
-def terms(text: str) -> list[str]:
-    """The words of `indexed` in order, stemmed."""
-    return [stem(word) for word in _WORD.findall(indexed(text))]
-
-
 def indexed_words(text: str) -> str:
-    """`indexed`, letters and digits only."""
+    """The words of `indexed`: letters and digits only."""
     return " ".join(_WORD.findall(indexed(text)))
 
 
 def query_words(text: str) -> tuple[str, ...]:
     """The words to search for, letters and digits only, distinct, at most 32.
 
-    Words that say nothing are among them only where there are no others.
+    Stop words are among them only if there are no others.
     """
     words = dict.fromkeys(_WORD.findall(indexed(text[:MAX_QUERY_CHARS])))
     telling = [word for word in words if word not in SAY_NOTHING]
@@ -146,7 +141,7 @@ def _folded(text: str) -> str:
 
 
 def dumped(memory: Memory) -> str:
-    """The memory as ASCII, whatever its texts hold."""
+    """The memory as JSON in ASCII."""
     return json.dumps(
         {
             "namespace": memory.namespace,
@@ -162,18 +157,18 @@ def dumped(memory: Memory) -> str:
 
 
 def loaded(payload: str) -> Memory:
-    """The memory that was dumped."""
+    """The memory from its JSON."""
     values = json.loads(payload)
     return Memory(**values | {"kind": MemoryKind(values["kind"])})
 
 
 def storable(text: str) -> str:
-    """A text that every database takes, for columns that are compared only."""
+    """The text in a form that every database accepts, for columns that are only compared."""
     return text.encode("utf-8", "replace").decode().replace("\0", "\ufffd")
 
 
 def unit(vector: Sequence[float]) -> list[float]:
-    """The vector with length 1; nothing for one that points nowhere. Raises InvalidRequest for what is no vector."""
+    """The vector with length 1; empty for a zero vector. Raises InvalidRequest for an invalid vector."""
     if len(vector) > MAX_DIMENSION:
         raise InvalidRequest(
             f"a vector has at most {MAX_DIMENSION} numbers; this one has {len(vector)}", field="vector"
@@ -185,7 +180,7 @@ def unit(vector: Sequence[float]) -> list[float]:
 
 
 def check_dimension(space: str, dimension: int, vector: Sequence[float]) -> None:
-    """Raises InvalidRequest where the vectors of a space have another length (0: there are none yet)."""
+    """Check the length of a vector against its space's (0: no vectors yet). Raises InvalidRequest."""
     if dimension and len(vector) != dimension:
         raise InvalidRequest(
             f"the vectors of {space!r} have {dimension} numbers; this one has {len(vector)}",
@@ -195,11 +190,11 @@ def check_dimension(space: str, dimension: int, vector: Sequence[float]) -> None
 
 
 def check_search(words: str, vector: Sequence[float]) -> None:
-    """Raises InvalidRequest where both are given."""
+    """Check that only one of both is given. Raises InvalidRequest."""
     if words and len(vector):
         raise InvalidRequest("search by words or by a vector, one at a time", field="vector")
 
 
 def bounded(limit: int) -> int:
-    """How many a search finds at most, whatever was asked for."""
+    """The limit of a search, from 0 to `MAX_MATCHES`."""
     return max(0, min(limit, MAX_MATCHES))

@@ -1,6 +1,6 @@
-"""The database of the PostgreSQL index: its tables, and a few connections to it, each in use by one at a time.
+"""The database of the PostgreSQL index: its tables, and a small pool of connections.
 
-The tables lie in a schema whose name carries their version and whose memories they are.
+The tables are in a schema whose name has their version and the source of the memories.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _SCHEMA = "fleet_memory_1"
 _SOURCE = re.compile(r"[a-z0-9]{0,32}")
 
-# Held while tables are made; any number does that others do not use.
+# The advisory lock held while tables are created; any number that no other program uses.
 _LOCK = 0x464D454D
 _TABLES = """
 CREATE TEXT SEARCH DICTIONARY stem (TEMPLATE = snowball, LANGUAGE = english);
@@ -47,7 +47,7 @@ _SETTINGS = (("statement_timeout", "60s"), ("lock_timeout", "20s"), ("client_min
 
 
 def schema_of(source: str) -> str:
-    """The schema for memories of one source. Raises InvalidRequest for what cannot be part of a name."""
+    """The schema for memories of one source. Raises InvalidRequest for a source that cannot be part of a name."""
     if not _SOURCE.fullmatch(source):
         raise InvalidRequest(
             f"{source[:40]!r} is not a source of memories", field="source", hint="a-z and 0-9, up to 32"
@@ -56,12 +56,12 @@ def schema_of(source: str) -> str:
 
 
 async def prepare(connection: AsyncConnection[TupleRow], schema: str) -> None:
-    """Make the tables where there are none; the schema comes first in the search path. Raises PreconditionFailed."""
+    """Create the tables if there are none; the schema is first in the search path. Raises PreconditionFailed."""
     await connection.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
-    if await _there(connection, "SELECT 1 FROM pg_namespace WHERE nspname = %s", schema):
+    if await _exists(connection, "SELECT 1 FROM pg_namespace WHERE nspname = %s", schema):
         return
-    if not await _there(connection, "SELECT 1 FROM pg_extension WHERE extname = %s", "vector"):
-        if not await _there(connection, "SELECT 1 FROM pg_available_extensions WHERE name = %s", "vector"):
+    if not await _exists(connection, "SELECT 1 FROM pg_extension WHERE extname = %s", "vector"):
+        if not await _exists(connection, "SELECT 1 FROM pg_available_extensions WHERE name = %s", "vector"):
             raise PreconditionFailed("the PostgreSQL of memory_store has no pgvector", field="memory_store")
         await connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
     await connection.execute(f"CREATE SCHEMA {schema}".encode())
@@ -69,10 +69,8 @@ async def prepare(connection: AsyncConnection[TupleRow], schema: str) -> None:
 
 
 async def space_table(connection: AsyncConnection[TupleRow], number: int, dimension: int) -> None:
-    """Make the table of a space's vectors where there is none; the caller holds the space's row."""
-    statement = """
-    UPDATE space SET dimension = %s WHERE id = %s AND dimension = 0
-    """
+    """Create the table of a space's vectors if there is none; the caller has locked the space's row."""
+    statement = "UPDATE space SET dimension = %s WHERE id = %s AND dimension = 0"
     if (await connection.execute(statement.encode(), (dimension, number))).rowcount:
         await connection.execute(
             f"CREATE TABLE vector_{number} (memory bigint PRIMARY KEY "
@@ -80,16 +78,16 @@ async def space_table(connection: AsyncConnection[TupleRow], number: int, dimens
         )
 
 
-async def _there(connection: AsyncConnection[TupleRow], statement: str, name: str) -> bool:
+async def _exists(connection: AsyncConnection[TupleRow], statement: str, name: str) -> bool:
     return await (await connection.execute(statement.encode(), (name,))).fetchone() is not None
 
 
 class DatabaseConnections:
-    """Connections that are opened when they are needed, and again where they were lost.
+    """A pool of connections, opened when needed, and reopened if lost.
 
     Args:
-        url: Of the database.
-        schema: Where names without one are looked for first.
+        url: The URL of the database.
+        schema: The first schema in the search path.
     """
 
     def __init__(self, url: str, schema: str) -> None:
@@ -106,14 +104,14 @@ class DatabaseConnections:
                 connection = await self._connection()
                 try:
                     async with connection.transaction():
-                        # For this transaction only: a pooler may have given the connection to somebody else before.
+                        # In each transaction: a pooler may give the connection to other clients in between.
                         await connection.execute(_SEARCH_PATH, (self._schema,))
                         yield connection
                 finally:
                     await self._put_back(connection)
 
     async def close(self) -> None:
-        """End the connections."""
+        """Close the connections."""
         while self._idle:
             await self._idle.pop().close()
 
@@ -123,7 +121,7 @@ class DatabaseConnections:
         while self._idle:
             connection = self._idle.pop()
             try:
-                # The server may have ended it long ago.
+                # The server may have closed it.
                 await connection.execute("SELECT 1")
             except psycopg.OperationalError:
                 await connection.close()
@@ -132,7 +130,7 @@ class DatabaseConnections:
                 raise
             else:
                 return connection
-        # Nothing is prepared, so that a pooler in front of the server may hand out another connection each time.
+        # No prepared statements: a pooler in front of the server may use another connection each time.
         connection = await psycopg.AsyncConnection.connect(
             self._url,
             autocommit=True,
@@ -171,7 +169,7 @@ def _fault(error: Error) -> FleetError:
     from psycopg import OperationalError
     from psycopg.errors import InsufficientPrivilege, InsufficientResources, InvalidAuthorizationSpecification
 
-    # The driver's words name host and user, and quote a URL that it cannot read.
+    # The driver's full message may contain host, user or the URL.
     state = error.sqlstate or ""
     reason = str(error.diag.message_primary or type(error).__name__)
     if isinstance(error, InvalidAuthorizationSpecification) or "authentication failed" in str(error):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 # ruff: noqa: S608
-# What statements are put together of are names and numbers of ours; every value is bound.
+# Statements are only built from names and numbers of this module; every value is bound.
 import asyncio
 import json
 import math
@@ -46,8 +46,8 @@ _USES = """
 SELECT lexeme, (SELECT count(*) FROM memory WHERE words @@ plainto_tsquery('simple', lexeme))
 FROM unnest(to_tsvector('words', %s))
 """
-# BM25 (Robertson and Zaragoza 2009) of the memories that match, k1 = 1.2, b = 0.75; of 20,000 of them at most, which
-# bounds the time that a word takes which stands everywhere.
+# BM25 (Robertson and Zaragoza 2009) of the matching memories, k1 = 1.2, b = 0.75; of at most 20,000, which limits the
+# time for a word in nearly all memories.
 _BY_WORDS = """
 WITH wanted AS (SELECT * FROM unnest(%s::text[], %s::float8[]) AS one (lexeme, weight)),
 found AS (
@@ -62,15 +62,16 @@ best AS (
 SELECT payload, score FROM best JOIN memory USING (id) ORDER BY score DESC, best.key
 """
 _WORDS_READ = 5_000
-"""Memories that are weighed for words, unless that finds too few."""
+"""How many memories are ranked by words, unless that finds too few."""
 
 
 class PostgresqlMemoryIndex:
     """A `MemoryIndex` in a database that several fleets may share.
 
     Vectors are compared one by one, without an approximate index: a search is limited to a tenant and mostly to a few
-    namespaces, which such an index (HNSW) would look at only after it had found its nearest, and could miss. Words that
-    stand in very many memories only weigh where others, which stand in `_WORDS_READ` memories together, find enough.
+    namespaces, while such an index (HNSW) filters only after it has found the nearest vectors, and could miss these. A
+    search first uses the rarest words, which occur in at most `_WORDS_READ` memories together, and all words only if
+    these find too few.
     """
 
     def __init__(self, sessions: DatabaseConnections) -> None:
@@ -79,14 +80,14 @@ class PostgresqlMemoryIndex:
     @classmethod
     @asynccontextmanager
     async def open(cls, url: str, *, source: str = "") -> AsyncGenerator[PostgresqlMemoryIndex]:
-        """The index in this database, in a schema of its own that is made where there is none.
+        """The index in this database, in its own schema, which is created if it does not exist.
 
         Args:
-            url: Of the database.
-            source: What tells the fleet whose memories these are from others, 1 to 32 lower-case letters and digits;
-                each has a schema of its own.
+            url: The URL of the database.
+            source: The identity of the source of the memories, up to 32 lower-case letters and digits; each source has
+                its own schema.
 
-        Raises PreconditionFailed (no driver, no pgvector, no right to make it), InvalidRequest, Unavailable.
+        Raises PreconditionFailed (no driver, no pgvector, no permission to create it), InvalidRequest, Unavailable.
         """
         try:
             import psycopg  # noqa: F401
@@ -106,7 +107,7 @@ class PostgresqlMemoryIndex:
     async def put(
         self, memories: Sequence[tuple[Memory, Sequence[float] | None]], *, space: str = "", position: int = 0
     ) -> None:
-        """Take memories in, with their vectors, and the position with them: all of it or nothing.
+        """Store memories, their vectors and the position in one transaction.
 
         Raises InvalidRequest, PreconditionFailed, ResourceExhausted, Unavailable.
         """
@@ -117,7 +118,7 @@ class PostgresqlMemoryIndex:
                 check_dimension(space, dimension, direction)
                 dimension = dimension or len(direction)
             if directions:
-                # Before anything is put in: a new table waits for all that others put in, who must not wait for us.
+                # Before the inserts: creating a table waits for the inserts of others, who must not wait for ours.
                 await space_table(connection, number, dimension)
             async with connection.cursor() as cursor:
                 if rows:
@@ -132,7 +133,7 @@ class PostgresqlMemoryIndex:
             await _advance(connection, number, position)
 
     async def remove(self, memory_ids: Collection[str], *, space: str = "", position: int = 0) -> None:
-        """Forget memories, words and the vectors of all spaces. Raises as `put` does."""
+        """Remove memories with their words and their vectors of all spaces. Raises as `put` does."""
         async with self._sessions.transaction() as connection:
             number, _ = await _space(connection, space)
             await connection.execute(_REMOVE.encode(), ([storable(id_) for id_ in memory_ids],))
@@ -159,7 +160,7 @@ class PostgresqlMemoryIndex:
         )
 
     async def listed(self, scope: MemoryScope, *, limit: int = 1000) -> tuple[Memory, ...]:
-        """What a scope holds, the newest first. Raises PreconditionFailed, Unavailable."""
+        """The memories of a scope, the newest first. Raises PreconditionFailed, Unavailable."""
         condition, values = _within(scope)
         statement = f"SELECT payload FROM memory WHERE {condition} ORDER BY created_at DESC, key LIMIT %s"
         async with self._sessions.transaction() as connection:
@@ -167,7 +168,7 @@ class PostgresqlMemoryIndex:
         return await asyncio.to_thread(lambda: tuple(loaded(payload) for (payload,) in rows))
 
     async def position(self, space: str) -> int:
-        """How far its source was read with vectors of that space (empty: at all). Raises as `listed` does."""
+        """The position of the source with vectors of that space (empty: of any). Raises as `listed` does."""
         statement = "SELECT coalesce(max(position), 0) FROM space WHERE %s IN ('', name)"
         async with self._sessions.transaction() as connection:
             rows = await (await connection.execute(statement.encode(), (storable(space),))).fetchall()
@@ -175,7 +176,7 @@ class PostgresqlMemoryIndex:
 
 
 async def _space(connection: AsyncConnection[TupleRow], space: str) -> tuple[int, int]:
-    """(id, dimension) of a space, 0 while it has no vectors; nobody else changes it until the transaction's end."""
+    """(id, dimension) of a space, locked until the transaction's end; the dimension is 0 while it has no vectors."""
     await connection.execute(b"INSERT INTO space (name) VALUES (%s) ON CONFLICT DO NOTHING", (storable(space),))
     statement = "SELECT id, dimension FROM space WHERE name = %s FOR UPDATE"
     [(number, dimension)] = await (await connection.execute(statement.encode(), (storable(space),))).fetchall()
@@ -196,7 +197,7 @@ async def _by_words(
     lexemes = [lexeme for _, lexeme in uses]
     weights = [math.log(1 + (total - count + 0.5) / (count + 0.5)) for count, _ in uses]
     together = list(accumulate(count for count, _ in uses))
-    # Words that stand nearly everywhere tell little, but would have nearly everything weighed.
+    # Words in nearly all memories say little, but nearly all memories would be ranked for them.
     rare = [lexeme for lexeme, read in zip(lexemes, together, strict=True) if read <= _WORDS_READ] or lexemes[:1]
     condition, values = _within(scope)
     statement = _BY_WORDS.format(condition=condition).encode()
@@ -231,7 +232,7 @@ def _columns(
     memories: Sequence[tuple[Memory, Sequence[float] | None]],
 ) -> tuple[list[tuple[str, ...]], list[tuple[str, list[float]]]]:
     """The rows of memories, and the vectors with the memories' ids."""
-    # In one order everywhere, so that two that put the same memories do not wait for each other for ever.
+    # In the same order everywhere, so that two writers of the same memories do not deadlock.
     ordered = sorted(memories, key=lambda pair: pair[0].memory_id)
     directions = [(memory.memory_id, unit(vector)) for memory, vector in ordered if vector is not None]
     return [_row(memory) for memory, _ in ordered], [(key, direction) for key, direction in directions if direction]
@@ -257,7 +258,7 @@ def _within(scope: MemoryScope) -> tuple[str, list[object]]:
     for column, allowed in (("namespace", scope.namespaces), ("kind", scope.kinds)):
         if allowed:
             condition += f" AND {column} = ANY(%s)"
-            values.append([storable(scope) for scope in allowed])
+            values.append([storable(text) for text in allowed])
     if scope.metadata:
         condition += " AND labels @> %s::jsonb"
         values.append(json.dumps({storable(name): storable(value) for name, value in scope.metadata.items()}))
@@ -265,7 +266,7 @@ def _within(scope: MemoryScope) -> tuple[str, list[object]]:
 
 
 def _any(lexemes: Sequence[str]) -> str:
-    """A tsquery; quoted, a lexeme is never its syntax."""
+    """A tsquery for any of the lexemes; quoted, a lexeme is never read as syntax."""
     quoted = (lexeme.replace("\\", "\\\\").replace("'", "''") for lexeme in lexemes)
     return " | ".join(f"'{lexeme}'" for lexeme in quoted)
 

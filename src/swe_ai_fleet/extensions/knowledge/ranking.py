@@ -51,7 +51,7 @@ _LEAST_SHARED = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryMatch:
-    """A memory that an index found. `score` grows with fitness; its scale is the index's own for each way to search."""
+    """A memory found by an index. A higher `score` is better; its scale depends on the index and the kind of search."""
 
     memory: Memory
     score: float
@@ -59,7 +59,7 @@ class MemoryMatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overlap:
-    """The share of common words, 0 to 1, and whether they are so few that it may be chance."""
+    """The share of common words, 0 to 1, and whether there are so few that it may be chance."""
 
     coverage: float = 0.0
     by_chance: bool = True
@@ -67,7 +67,7 @@ class Overlap:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wording:
-    """The words of a query: the weights of the telling ones, and all of its words."""
+    """The words of a query: the weights of the distinctive ones, and all of its words."""
 
     weights: Mapping[str, float]
     words: Collection[str]
@@ -79,15 +79,15 @@ class Wording:
     def overlap(self, text: str) -> Overlap:
         """How much of the query the text covers, or, for a long query, how much of the text the query covers.
 
-        The larger of both, as the overlap coefficient has it (Simpson 1943).
+        The larger of both, as in the overlap coefficient (Simpson 1943).
         """
         shared = words_of(text) & self.weights.keys()
         coverage = min(sum(self.weights[word] for word in shared) / sum(self.weights.values()), 1.0)
         by_chance = len(shared) < min(2, len(self.weights))
         weights = weighed_words(text[:_MAX_TEXT_CHARS])
-        held = weights.keys() & self.words
-        if len(held) >= _LEAST_SHARED:
-            coverage = max(coverage, min(sum(weights[word] for word in held) / sum(weights.values()), 1.0))
+        common = weights.keys() & self.words
+        if len(common) >= _LEAST_SHARED:
+            coverage = max(coverage, min(sum(weights[word] for word in common) / sum(weights.values()), 1.0))
             by_chance = False
         return Overlap(coverage=coverage, by_chance=by_chance)
 
@@ -95,7 +95,7 @@ class Wording:
 def weighed_words(question: str) -> Mapping[str, float]:
     """The weights of the words of a query, stemmed: longer words are rarer (Zipf 1935), so they weigh more.
 
-    At most 32; words that say nothing (of English) only where there are no others.
+    At most 32; English stop words only if there are no others.
     """
     words = dict.fromkeys(_WORD.findall(_spread(question[:_MAX_QUESTION_CHARS])))
     telling = [word for word in words if word not in SAY_NOTHING] or list(words)
@@ -137,7 +137,7 @@ def stem(word: str) -> str:
 
 
 NEAR = 0.97
-"""From this cosine on, two texts count as duplicates, unless they differ in a telling word."""
+"""The least cosine of duplicates, which must not differ in a distinctive word either."""
 SHARED_WORDS = 0.6
 """The share of words, stop words aside, that duplicates must have in common."""
 _EDGES = ".,;:!?()[]{}<>\"'`"
@@ -148,12 +148,12 @@ _DENIALS = frozenset(
 
 
 def near_duplicate(memory: Memory, matches: Iterable[MemoryMatch]) -> Memory | None:
-    """Another memory that says nearly the same.
+    """The first match that says nearly the same as a memory.
 
-    Vectors hardly distinguish what matters most in a fact of a project: a number, a name, a path, a "not"; and in a
-    language that the model does not know, all texts look the same to it. So memories that differ in any of those, or
-    in many of their words, are never duplicates, however near their vectors lie; nor are memories of different kinds or
-    with different metadata.
+    Vectors hardly distinguish what matters most in a fact about a project: a number, a name, a path, a "not"; and in a
+    language unknown to the model, all texts have similar vectors. So memories that differ in any of those, or in many
+    of their words, are never duplicates, however similar their vectors; nor are memories of different kinds or with
+    different metadata.
     """
     words, marks = frozenset(terms(memory.text)), telling(memory.text)
     for match in matches:
@@ -171,7 +171,7 @@ def near_duplicate(memory: Memory, matches: Iterable[MemoryMatch]) -> Memory | N
 
 
 def telling(text: str) -> frozenset[str]:
-    """The words that tell similar sentences apart: numbers, names, identifiers, paths, denials."""
+    """The words that distinguish similar sentences: numbers, names, identifiers, paths, negations."""
     words: set[str] = set()
     for token in text.split():
         word = token.strip(_EDGES)
@@ -183,19 +183,19 @@ def telling(text: str) -> frozenset[str]:
 
 
 def _overlap(words: frozenset[str], other: frozenset[str]) -> float:
-    """Jaccard's index; of texts without words, none."""
+    """Jaccard's index; 0 for texts without words."""
     return len(words & other) / len(words | other) if words | other else 0.0
 
 
 CANDIDATES = 50
-"""How many matches of each kind to ask an index for, however few are wanted in the end."""
+"""How many matches of each kind to request from an index, independent of the limit of results."""
 MEANING_SHARE = 0.85
-"""How much of a score is the cosine; the rest is the words."""
+"""The weight of the cosine in a score; the rest is that of the words."""
 ENOUGH = 0.4
-"""A memory is recalled where its cosine and `COVERAGE_WORTH` times its coverage come to this."""
+"""The least sum of a recalled memory's cosine and `COVERAGE_WORTH` times its coverage."""
 COVERAGE_WORTH = 0.3
 ENOUGH_WORDS = 0.5
-"""Where a memory's cosine is not known, its coverage must be more than this."""
+"""If a memory's cosine is not known, its coverage must be more than this."""
 
 _BY_MEANING = ENOUGH - COVERAGE_WORTH / 2
 
@@ -205,10 +205,10 @@ class _Evidence:
     """The evidence for a memory.
 
     Args:
-        fitness: its score by words, as a share of the best one's.
-        overlap: what its text and the question have in common.
-        cosine: what it is known or taken to be.
-        measured: whether it is known.
+        fitness: its score by words, relative to the best.
+        overlap: the words that its text and the query have in common.
+        cosine: the measured or assumed cosine of its vector.
+        measured: whether the cosine was measured.
     """
 
     memory: Memory
@@ -224,10 +224,10 @@ def fused(
     """The memories that fit a query, best first; may be empty.
 
     Args:
-        by_words: What an index found by `words` (BM25), best first; up to `CANDIDATES` of them are looked at.
-        by_meaning: What it found by `vector` (cosine), best first; empty where there are no vectors.
-        query: The question, as it was asked.
-        limit: How many to give at most.
+        by_words: The matches of an index by `words` (BM25), best first; at most `CANDIDATES` are used.
+        by_meaning: Its matches by `vector` (cosine), best first; empty without vectors.
+        query: The query.
+        limit: The most memories to return.
     """
     by_words, by_meaning = by_words[:CANDIDATES], by_meaning[:CANDIDATES]
     wording = Wording.of(query)
@@ -249,8 +249,8 @@ def _gathered(
     fitness = {match.memory.memory_id: match.score / best if best > 0 else 0.0 for match in by_words}
     cosines = {match.memory.memory_id: match.score for match in by_meaning}
     memories = {match.memory.memory_id: match.memory for match in (*by_words, *by_meaning)}
-    # What is not among the nearest lies no nearer than the last of them; where there was room left it has no vector,
-    # and its words alone decide.
+    # The cosine of a memory that is not among the nearest is at most that of the last one. If fewer than requested were
+    # found, it has no vector, and only its words count.
     unmeasured = min(cosines.values()) if len(by_meaning) == CANDIDATES else ENOUGH
     return [
         _Evidence(
@@ -265,7 +265,7 @@ def _gathered(
 
 
 def _is_enough(evidence: _Evidence) -> bool:
-    # One word in common is chance, unless it is all that was asked.
+    # One word in common is chance, unless it is the whole query.
     worded = evidence.overlap.coverage > ENOUGH_WORDS and not evidence.overlap.by_chance
     return (evidence.measured or worded) and evidence.cosine + COVERAGE_WORTH * evidence.overlap.coverage >= ENOUGH
 

@@ -1,4 +1,4 @@
-"""Admission: checks of memories before they are stored, and of queries before a search.
+"""Checks of memories before they are stored, and of queries; vectors of texts; searches of the index.
 
 Limits bound the number and the age of memories.
 """
@@ -40,7 +40,7 @@ _ID_CHARS = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryLimits:
-    """Most memories of one namespace, and their greatest age in days (0: any). Beyond either the oldest are forgotten.
+    """The most memories of a namespace, and their greatest age in days (0: any). Beyond, the oldest are forgotten.
 
     Raises InvalidRequest for invalid limits.
     """
@@ -82,7 +82,7 @@ def admitted(memory: Memory, mask: SecretMask, now: datetime) -> Memory:
     text = mask(well_formed(memory.text)).strip()
     if not text:
         raise InvalidRequest("the memory is empty", field="text")
-    # A mask may be longer than what it hides.
+    # Masking may make the text longer.
     return replace(
         memory,
         text=text[:MAX_MEMORY_CHARS],
@@ -110,7 +110,7 @@ def admitted_ids(memory_ids: Collection[str]) -> frozenset[str]:
 
 
 def admitted_query(query: str, limit: int) -> str:
-    """A query as it is searched for; empty where it has no words. Raises InvalidRequest."""
+    """A query as it is searched for; empty if it is blank. Raises InvalidRequest."""
     if not 1 <= limit <= MAX_RECALLED:
         raise InvalidRequest(f"limit is {limit}", field="limit", hint=f"from 1 to {MAX_RECALLED}")
     return " ".join(well_formed(query[:MAX_QUERY_CHARS]).split())
@@ -152,7 +152,7 @@ class Meaning:
     """Vectors of an `Embedder`, within limits of size and time.
 
     Args:
-        embedder: Makes the vectors; None: there are none. After a failure interactive calls get none for a while.
+        embedder: Makes the vectors; None: there are none. After a failure, interactive calls get none for a while.
     """
 
     def __init__(self, embedder: Embedder | None) -> None:
@@ -166,7 +166,7 @@ class Meaning:
         return self._embedder.name if self._embedder is not None else ""
 
     async def of(self, text: str) -> Sequence[float]:
-        """The vector of a text for an interactive call; empty where there is none now."""
+        """The vector of a text for an interactive call; empty if there is none now."""
         if self._embedder is None or time.monotonic() < self._away_until:
             return ()
         for chars in (MAX_EMBEDDED_CHARS, _SHORT_CHARS):
@@ -191,11 +191,11 @@ class Meaning:
         return vector
 
     def fresh(self, memory: Memory) -> Sequence[float]:
-        """The vector that `of_memory` cached for a memory, once; empty where there is none."""
+        """Remove and return the vector that `of_memory` cached for a memory; empty if there is none."""
         return self._fresh.pop(memory.memory_id, ())
 
     async def of_all(self, memories: Sequence[Memory]) -> Mapping[str, Sequence[float]]:
-        """Vectors by memory id, without refused texts. Raises ModelError where the embedder is unavailable.
+        """Vectors by memory id, without refused texts. Raises ModelError if the embedder is unavailable.
 
         An embedder that refuses everything is set up wrongly, and counts as unavailable.
         """
@@ -238,7 +238,7 @@ class Meaning:
 
 _NEIGHBOURS = 5
 _SPARE = 1_000
-_KNOWN_CHARS = 300
+_COMPARED_CHARS = 300
 _MOST_COUNTED = 10_000
 
 
@@ -252,9 +252,9 @@ class Recalling:
 
     Args:
         index: The index to search.
-        meaning: Gives vectors where there are any.
-        limits: Of number and age.
-        clock: What time it is.
+        meaning: Makes the vectors, if there is an embedder.
+        limits: The limits of number and age.
+        clock: Returns the present time.
     """
 
     def __init__(
@@ -271,7 +271,7 @@ class Recalling:
         self._since_look: dict[tuple[str, str], int] = {}
 
     async def recall(self, query: str, scope: MemoryScope, *, limit: int) -> tuple[Recollection, ...]:
-        """The memories that fit a query, best first; the newest for an empty one.
+        """The memories that fit a query, best first; for an empty query, the newest.
 
         Raises InvalidRequest, Unavailable.
         """
@@ -291,13 +291,13 @@ class Recalling:
         return _once(recollections)[:limit]
 
     async def holds(self, memory: Memory) -> bool:
-        """Whether the index has this very memory; a memory without searchable words is not found."""
+        """Whether the index has this memory; a memory without searchable words is not found."""
         scope = MemoryScope(tenant=memory.tenant, namespaces=(memory.namespace,))
-        matches = await self._index.search(scope, words=memory.text[:_KNOWN_CHARS], limit=CANDIDATES)
+        matches = await self._index.search(scope, words=memory.text[:_COMPARED_CHARS], limit=CANDIDATES)
         return any(match.memory.memory_id == memory.memory_id for match in matches)
 
     async def near(self, memory: Memory, vector: Sequence[float]) -> Memory | None:
-        """Another memory that says nearly the same."""
+        """A near duplicate of a memory, if there is one."""
         scope = MemoryScope(tenant=memory.tenant, namespaces=(memory.namespace,))
         return near_duplicate(memory, await self._neighbours(scope, vector, limit=_NEIGHBOURS))
 
@@ -331,7 +331,7 @@ class Recalling:
             return ()
 
     def _young(self, matches: Sequence[MemoryMatch]) -> list[MemoryMatch]:
-        """Without those that are too old."""
+        """The matches that are not too old."""
         now = self._clock()
         return [match for match in matches if not self._limits.too_old(match.memory, now)]
 

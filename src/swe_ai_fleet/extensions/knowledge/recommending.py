@@ -1,6 +1,6 @@
 """Recommendations of what to try next, by Thompson sampling over earlier outcomes.
 
-Each choice (council, model profile, number of agents, approach) is a bandit of its own. The belief about an option's
+Each choice (council, model profile, number of agents, approach) is a separate bandit. The belief about an option's
 reward is a Beta distribution: it begins as Beta(1, 1), and an outcome of reward r adds r to its first and 1 - r to its
 second parameter, times a weight. Thompson sampling (Thompson 1933; Agrawal and Goyal, "Analysis of Thompson sampling
 for the multi-armed bandit problem", 2012) draws once from each and takes the highest draw, so that an option is tried
@@ -40,33 +40,33 @@ from swe_ai_fleet.domain.text import utf8
 
 HALF_LIFE_DAYS = 60.0
 OTHER_GOAL = 0.25
-"""The weight of an outcome of another type of goal, of the same type it is 1."""
+"""The weight of an outcome of another type of goal; that of the same type is 1."""
 OTHER_REPOSITORY = 0.5
 OTHER_ROLE = 0.5
 RATED = 0.7
-"""The share of a reward that people's rating makes, where there is one."""
+"""The share of people's rating in a reward, if there is one."""
 COST_SHARE = 0.2
 """The most that a costly success loses against a cheap one."""
 UNPROVEN = 0.5
 """The quality of an unverified success. A verified one is better, by its share of passed checks."""
 DRAWS = 1_000
 MAX_OPTIONS = 20
-"""The most options of a choice that are weighed, the most tried ones, beside those that a question offers."""
+"""How many options of a choice are weighed: the most tried ones, besides those that the question offers."""
 PLANNED = "plan"
 """The approach of plan sessions."""
 TRIAL = "a trial: "
-"""What the reason of an advice begins with that experience does not bear out."""
+"""How the reason of an advice starts that experience does not support."""
 DEFAULT = "default"
-"""Stands for a choice that a task leaves to the fleet."""
+"""The option of leaving a choice to the fleet."""
 _SEATLESS = frozenset({PLANNED, str(TaskKind.WORKFLOW)})
 _IDLE = frozenset({ExecutionStatus.FAILED, ExecutionStatus.TIMEOUT})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """A new task, and what may be chosen for it beside what was tried. `now` is UTC, ISO 8601.
+    """A new task, and the options for it besides those already tried. `now` is UTC, ISO 8601.
 
-    Without a role, or a repository, outcomes of all count alike.
+    Without a role, or a repository, the outcomes of all count equally.
     """
 
     goal: str
@@ -102,14 +102,14 @@ class _Bandit:
     value: Callable[[WorkOutcome], str]
     offered: Sequence[str] = field(default_factory=tuple[str, ...])
     seated: bool = True
-    """Whether it is a choice of agents, about which approaches without a council say nothing."""
+    """Whether outcomes of approaches without a council are ignored for this choice."""
 
 
 def recommend(question: Question, outcomes: Sequence[WorkOutcome]) -> Recommendation:
-    """The recommendation for a task. The same question over the same outcomes has the same answer.
+    """The recommendation for a task. Equal questions and outcomes give equal recommendations.
 
     Args:
-        question: The task and what may be chosen.
+        question: The task and its options.
         outcomes: Earlier outcomes of the same tenant.
     """
     kind = goal_type(question.goal)
@@ -142,10 +142,9 @@ def recommend(question: Question, outcomes: Sequence[WorkOutcome]) -> Recommenda
 
 
 def teaches(outcome: WorkOutcome) -> bool:
-    """Whether an outcome says something about the choices that were made for it.
+    """Whether an outcome counts as evidence about its choices.
 
-    A cancelled execution says nothing, nor one that failed or timed out before any work was done; a rated one always
-    does.
+    A cancelled execution does not, nor one that failed or timed out before any work was done; a rated one always does.
     """
     if outcome.rating:
         return True
@@ -155,9 +154,9 @@ def teaches(outcome: WorkOutcome) -> bool:
 
 
 def reward(outcome: WorkOutcome, *, typical_cost: float) -> float:
-    """The reward of an outcome, 0 to 1: evidence and people's rating, a little less where it was costly.
+    """The reward of an outcome, 0 to 1: evidence and people's rating, a little less if it was costly.
 
-    `typical_cost` is the median of the compared outcomes, in money or, where nothing has a price, in tokens.
+    `typical_cost` is the median of the compared outcomes, in money, or in tokens without prices.
     """
     shown = outcome.approach_ratio if outcome.approach == PLANNED else outcome.evidence
     shown = 0.0 if outcome.metadata.get(VERDICT) == Verdict.UNVERIFIED else shown
@@ -171,7 +170,7 @@ def reward(outcome: WorkOutcome, *, typical_cost: float) -> float:
 
 
 def spent_on(outcome: WorkOutcome) -> float:
-    """Money, or tokens where nothing has a price."""
+    """The cost in money, or in tokens without prices."""
     return outcome.usage.cost if _priced(outcome) else float(max(0, outcome.usage.total_tokens))
 
 
@@ -197,7 +196,7 @@ def _weight(outcome: WorkOutcome, question: Question, kind: str) -> float:
 
 
 def _days(then: str, now: str) -> float:
-    """Days between two times; 0 where one of them is none, or lies behind the other."""
+    """Days between two times; 0 if one is invalid, or `then` is not earlier."""
     try:
         age = datetime.fromisoformat(now) - datetime.fromisoformat(then)
     except (ValueError, TypeError):
@@ -257,18 +256,18 @@ def _options(beliefs: Mapping[str, _Belief], draws: random.Random) -> tuple[Opti
 def _reason(chosen: Option, options: Sequence[Option]) -> str:
     if len(options) == 1:
         return "only option"
-    known = [option for option in options if option.tried]
-    if not known:
+    tried = [option for option in options if option.tried]
+    if not tried:
         return f"{TRIAL}nothing is known yet"
     between = f"between {chosen.low:.2f} and {chosen.high:.2f} in 9 of 10 draws"
-    here = f"{chosen.expected:.2f} ({between}) from {_outcomes(chosen)}, {chosen.best:.0%} likely best"
-    if chosen.value == known[0].value:
-        return f"the best that is known: {here}"
-    tried = here if chosen.tried else f"never tried, {chosen.best:.0%} likely best"
-    best = known[0]
-    return f"{TRIAL}{tried}; the best that is known is {best.value}: {best.expected:.2f} from {_outcomes(best)}"
+    estimate = f"{chosen.expected:.2f} ({between}) from {_outcomes(chosen)}, {chosen.best:.0%} likely best"
+    best = tried[0]
+    if chosen.value == best.value:
+        return f"the best that is known: {estimate}"
+    evidence = estimate if chosen.tried else f"never tried, {chosen.best:.0%} likely best"
+    return f"{TRIAL}{evidence}; the best that is known is {best.value}: {best.expected:.2f} from {_outcomes(best)}"
 
 
 def _outcomes(option: Option) -> str:
-    """How much is known of it; an outcome of another kind of work counts as a part of one."""
+    """The number of outcomes, weighted: an outcome of another kind of work counts as a fraction."""
     return "1 outcome" if option.tried == 1 else f"{option.tried:.3g} outcomes"

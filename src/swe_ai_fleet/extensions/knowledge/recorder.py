@@ -61,10 +61,10 @@ class Recorder:
     """Records ended executions.
 
     Attributes:
-        log: Has their events.
-        store: Gets the records of work.
-        outcomes: Gets the outcomes.
-        memories: Gets the lessons, where the task asked for them.
+        log: The events of executions.
+        store: Receives the records of work.
+        outcomes: Receives the outcomes.
+        memories: Receives the lessons, if the task writes memory.
     """
 
     log: JetStream
@@ -88,7 +88,7 @@ class Recorder:
     async def _record(self, ended: Event, *, first: bool) -> None:
         tenant, execution_id = ended.tenant, ended.execution_id
         if first and self.store.graph(tenant).execution(execution_id) is not None:
-            # The consumer was recreated and repeats everything; what was deleted since must stay deleted.
+            # The consumer was recreated and repeats everything; records deleted since must stay deleted.
             return
         try:
             state, events = await self._read(tenant, execution_id)
@@ -101,8 +101,8 @@ class Recorder:
             return
         refused: list[str] = []
         postponed: list[FleetError] = []
-        # The work last: a reader that sees it finds the rest. It is recorded even where memories cannot be stored now.
-        for part in (self._keep_lessons, self._keep_outcome, self._close_task, self._keep_work):
+        # The work is last: a reader that finds it finds the rest. It is recorded even if memories cannot be stored now.
+        for part in (self._store_lessons, self._store_outcome, self._close_task, self._store_work):
             try:
                 await part(state, events)
             except InvalidRequest as fault:
@@ -116,12 +116,12 @@ class Recorder:
             raise PermanentError(f"not all of {execution_id} was taken: {'; '.join(refused)}")
         _log.debug("recorder.recorded", status=str(state.status))
 
-    async def _keep_lessons(self, state: ExecutionState, events: Sequence[StoredEvent]) -> None:
+    async def _store_lessons(self, state: ExecutionState, events: Sequence[StoredEvent]) -> None:
         if state.task.memory.write:
             for memory in lessons(state, events):
                 await self.memories.remember(memory)
 
-    async def _keep_outcome(self, state: ExecutionState, events: Sequence[StoredEvent]) -> None:
+    async def _store_outcome(self, state: ExecutionState, events: Sequence[StoredEvent]) -> None:
         await self.outcomes.record(outcome_of(state, events))
 
     async def _close_task(self, state: ExecutionState, events: Sequence[StoredEvent]) -> None:
@@ -136,7 +136,7 @@ class Recorder:
             return
         await self.store.update(task.tenant, task.story_id, StoryUpdated(task_id=task.task_id, state=TaskState.DONE))
 
-    async def _keep_work(self, state: ExecutionState, events: Sequence[StoredEvent]) -> None:
+    async def _store_work(self, state: ExecutionState, events: Sequence[StoredEvent]) -> None:
         await self.store.record_work(state.task.tenant, work_record(state, events))
 
     async def _read(self, tenant: str, execution_id: str) -> tuple[ExecutionState | None, list[StoredEvent]]:
@@ -152,7 +152,7 @@ class Recorder:
 
 
 def _without_prompts(stored: StoredEvent) -> StoredEvent | None:
-    """An event without prompts, which are by far the most of the log; None where it has nothing else."""
+    """An event without prompts, which are most of the log; None if it is only a prompt."""
     match stored.event.body:
         case MessageAdded() | HistoryCondensed():
             return None
@@ -164,9 +164,9 @@ def _without_prompts(stored: StoredEvent) -> StoredEvent | None:
 
 @asynccontextmanager
 async def open_recorder(recorder: Recorder, *, queue: WorkQueue = RECORDER) -> AsyncGenerator[asyncio.Task[None]]:
-    """Record until the context ends; unfinished messages then go to the other replicas.
+    """Record until the context ends; other replicas then get the unfinished messages.
 
-    Yields the task that does it; if it ends early, it has failed, and the fault is logged.
+    Yields the recording task; if it ends early, it has failed, and the fault is logged.
     """
     consuming = recorder.log.consume(queue, recorder.handle)
     fault = "no more executions are recorded"

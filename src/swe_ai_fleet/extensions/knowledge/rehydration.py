@@ -1,4 +1,4 @@
-"""Everything that a session needs to resume after it was lost."""
+"""The state that a lost session needs to resume."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _AFTER = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorySession:
-    """The state of a story. `open_tasks` come in the order in which they can be done; `ready` can begin now.
+    """The state of a story. `open_tasks` are in the order in which they can be done; `ready` can start now.
 
     `decisions` are those in force for the role, `work` the records of the last executions, the newest first;
     `next_steps` describe what to do next.
@@ -58,7 +58,7 @@ class StorySession:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RehydratedSession:
-    """A case's stories (or the one that was named) as they stand, and the same as text for a prompt."""
+    """The state of a case's stories (or of the named one), and the same as text for a prompt."""
 
     case_id: str
     stories: tuple[StorySession, ...]
@@ -80,12 +80,12 @@ async def rehydrate(
         graph: The project knowledge.
         story_id: The story; empty: every story of the case.
         case_id: The case; empty: the story's own.
-        role: Whose session it is; None: anybody's.
-        token_budget: Of the text, 0 for 8,000.
+        role: The role of the session; None: any.
+        token_budget: The budget of the text; 0: 8,000.
         mask: Hides secrets in the text.
 
     Raises:
-        InvalidRequest: Neither is named, or they do not belong together.
+        InvalidRequest: Neither is given, or the story is not of the case.
         NotFound: There is no such story, no such case.
     """
     check_token_budget(token_budget)
@@ -147,7 +147,7 @@ def _session(graph: ContextGraph, state: StoryState, role: Role | None) -> Story
 
 
 def _next_steps(session: StorySession) -> Iterator[str]:
-    """What comes next, the most pressing first: what is under way, what failed, what can begin, the phase."""
+    """The next steps, the most urgent first: tasks in progress, failures, tasks that can start, the phase."""
     for task in session.open_tasks[:_STEPS]:
         if task.state is TaskState.IN_PROGRESS:
             yield f"continue task {task.task_id}: {titled(task.title)}"

@@ -18,15 +18,15 @@ MAX_DEPTH = 5
 MAX_NODES = 500
 MAX_RELATIONS = 2_000
 MAX_EDGES = 200
-"""Of one node, the newest of its work."""
+"""The most edges of one node; the newest of its work."""
 KINDS = ("case", "story", "task", "decision", "execution", "commit", "file")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Neighbourhood:
-    """The neighbourhood of a node. `nodes` are `<kind>:<id>`, nearest first, beginning with the node itself.
+    """The neighbourhood of a node. `nodes` are `<kind>:<id>`, nearest first, starting with the node itself.
 
-    `truncated` says that there is more than is shown.
+    `truncated` says that some nodes or relations are left out.
     """
 
     node: str
@@ -46,7 +46,7 @@ def neighbourhood(
         raise InvalidRequest(f"depth is {depth}", field="depth", hint=f"between 1 and {MAX_DEPTH}")
     check_node(graph, node)
     distances = {node: 0}
-    seen: dict[Relation, None] = {}
+    relations: dict[Relation, None] = {}
     waiting = deque([node])
     truncated = False
     edges_of, chosen = _Edges(graph), frozenset(kinds)
@@ -54,7 +54,7 @@ def neighbourhood(
         current = waiting.popleft()
         if distances[current] == depth:
             continue
-        if len(seen) >= MAX_RELATIONS:
+        if len(relations) >= MAX_RELATIONS:
             truncated = True
             break
         edges = list(islice((edge for edge in edges_of(current) if not chosen or edge.kind in chosen), MAX_EDGES + 1))
@@ -67,14 +67,15 @@ def neighbourhood(
                     continue
                 distances[other] = distances[current] + 1
                 waiting.append(other)
-            seen[edge] = None
-    relations = tuple(seen)[:MAX_RELATIONS]
-    truncated |= len(seen) > MAX_RELATIONS
-    return Neighbourhood(node=node, nodes=tuple(distances), relations=relations, truncated=truncated)
+            relations[edge] = None
+    truncated |= len(relations) > MAX_RELATIONS
+    return Neighbourhood(
+        node=node, nodes=tuple(distances), relations=tuple(relations)[:MAX_RELATIONS], truncated=truncated
+    )
 
 
 def check_node(graph: ContextGraph, node: str, *, field: str = "node") -> None:
-    """Whether a node is known. Raises InvalidRequest (it is none), NotFound."""
+    """Check that a node exists. Raises InvalidRequest (not a node), NotFound."""
     kind, colon, name = node.partition(":")
     if kind not in KINDS or not colon or not name:
         raise InvalidRequest(f"{node[:64]!r} is not a node", field=field, hint=f"<kind>:<id>, of {', '.join(KINDS)}")
@@ -165,19 +166,19 @@ class _Names:
     def of(cls, state: StoryState) -> _Names:
         decisions = state.decisions.values()
         return cls(
-            waiting=_turned((task.task_id, task.depends_on) for task in state.tasks.values()),
-            affecting=_turned((decision.decision_id, decision.task_ids) for decision in decisions),
-            superseding=_turned((decision.decision_id, (decision.supersedes,)) for decision in decisions),
+            waiting=_inverted((task.task_id, task.depends_on) for task in state.tasks.values()),
+            affecting=_inverted((decision.decision_id, decision.task_ids) for decision in decisions),
+            superseding=_inverted((decision.decision_id, (decision.supersedes,)) for decision in decisions),
         )
 
 
-def _turned(named: Iterable[tuple[str, Iterable[str]]]) -> Mapping[str, list[str]]:
+def _inverted(references: Iterable[tuple[str, Iterable[str]]]) -> Mapping[str, list[str]]:
     """The sources of references, by target."""
-    turned: dict[str, list[str]] = {}
-    for by, names in named:
-        for name in names:
-            turned.setdefault(name, []).append(by)
-    return turned
+    inverted: dict[str, list[str]] = {}
+    for source, targets in references:
+        for target in targets:
+            inverted.setdefault(target, []).append(source)
+    return inverted
 
 
 def _of_case(graph: ContextGraph, case_id: str) -> Iterator[Relation]:
@@ -252,7 +253,7 @@ class ScopeVerdict:
 def validate_scope(
     graph: ContextGraph, role: Role, phase: Phase, scopes: Collection[str], *, story_id: str = ""
 ) -> ScopeVerdict:
-    """Whether a prompt made of these scopes gives a role what it needs in a phase, and nothing that it may not see.
+    """Whether a prompt with these scopes has all that a role needs in a phase, and nothing that it may not see.
 
     Args:
         graph: The project knowledge.
@@ -262,7 +263,7 @@ def validate_scope(
         story_id: If given, only sections that this story has can be missing.
 
     Raises:
-        InvalidRequest: One of them is neither a section nor a node; `field` is `scopes`.
+        InvalidRequest: A scope is neither a section nor a node; `field` is `scopes`.
         NotFound: No such story.
     """
     if len(scopes) > MAX_SCOPES:

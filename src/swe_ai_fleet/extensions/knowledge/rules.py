@@ -32,12 +32,12 @@ from swe_ai_fleet.extensions.knowledge.story import (
 )
 
 MAX_STORIES = 100_000
-"""Of a tenant."""
+"""The most stories of a tenant."""
 MAX_TASKS = 500
 MAX_DECISIONS = 500
-"""Of a story, both."""
+"""The most tasks, and the most decisions, of a story."""
 MAX_CHANGE_BYTES = 512 * 1024
-"""Of one change as it is stored; the server takes twice as much."""
+"""The largest change as it is stored; the server accepts twice as much."""
 _PHASES = tuple(Phase)
 _OF: Mapping[str, tuple[str, ...]] = {
     "title": ("story", "task"),
@@ -137,13 +137,13 @@ def check_phase(current: Phase, target: Phase, reason: str) -> None:
 
 
 def check_reason(reason: str, by: str) -> None:
-    """Whether a reason, and who gave it, can be kept. Raises InvalidRequest."""
+    """Check a reason and its author. Raises InvalidRequest."""
     check_length(by, MAX_NAME_CHARS, field="by")
     check_length(reason, MAX_ITEM_CHARS, field="reason")
 
 
 def check_update(state: StoryState, update: StoryUpdated) -> None:
-    """Whether a story, one of its tasks or of its decisions can be changed so.
+    """Check an update of a story, one of its tasks or one of its decisions.
 
     Raises InvalidRequest, NotFound, PreconditionFailed.
     """
@@ -227,8 +227,8 @@ def _check_acceptance(state: StoryState, update: StoryUpdated) -> None:
 
 
 def _check_acyclic(state: StoryState, task_id: str, depends_on: Sequence[str]) -> None:
-    """Whether a task that depends on these does not depend on itself. Raises InvalidRequest."""
-    seen = set[str]()
+    """Check that a task with these dependencies does not depend on itself. Raises InvalidRequest."""
+    visited = set[str]()
     waiting = list(depends_on)
     while waiting:
         other = waiting.pop()
@@ -236,8 +236,8 @@ def _check_acyclic(state: StoryState, task_id: str, depends_on: Sequence[str]) -
             raise InvalidRequest(
                 f"task {task_id} would depend on itself", field="depends_on", hint="remove the dependency"
             )
-        if other not in seen:
-            seen.add(other)
+        if other not in visited:
+            visited.add(other)
             task = state.tasks.get(other)
             waiting.extend(task.depends_on if task else ())
 

@@ -1,6 +1,6 @@
-"""The context service: the RPCs of `fleet.context.v1.ContextService`, and all that they stand on.
+"""The context service: the RPCs of `fleet.context.v1.ContextService`, and the composition of their dependencies.
 
-All replicas share the bucket of memories; each has an index and an embedder of its own.
+All replicas share the bucket of memories; each has its own index and embedder.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ class ContextServicer(GraphCalls, MemoryCalls, LearningCalls):
 async def open_memories(settings: Settings, log: JetStream, *, mask: SecretMask) -> AsyncGenerator[SharedMemories]:
     """The fleet's memories, until the context ends.
 
-    Raises InvalidRequest naming a malformed setting, PreconditionFailed where the index cannot be used, Unavailable.
+    Raises InvalidRequest naming a malformed setting, PreconditionFailed if the index cannot be used, Unavailable.
     """
     limits = MemoryLimits(per_namespace=settings.memory_limit, max_age_days=settings.memory_age_days)
     bucket = await log.bucket(MEMORIES_BUCKET)
-    # An index follows one bucket: after NATS was recreated, so is the index.
+    # An index follows one bucket: if NATS is recreated, a new index is made.
     source = await origin(bucket)
     directory = settings.home / "memory" / source
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -89,10 +89,10 @@ async def open_context(
 
     Args:
         settings: Where to listen, the memory index, the budget of a context.
-        log: The connection to NATS, its streams made.
-        token: What callers must show, or with `authenticator` one of the tokens that it takes.
-        authenticator: Authenticates callers; None: there is one token.
-        rules: The rules of each tenant; None: there are none beyond those of the fleet.
+        log: The connection to NATS, with its streams.
+        token: The token of callers, or one of those that `authenticator` accepts.
+        authenticator: Authenticates callers; None: by `token` only.
+        rules: The rules of each tenant; None: only those of the fleet.
 
     Raises:
         PreconditionFailed: The address cannot be bound, or the index of memories cannot be used.
@@ -101,10 +101,10 @@ async def open_context(
     """
     mask = secret_mask(settings)
     async with AsyncExitStack() as stack:
-        known, _ = await log.bucket(OUTCOMES_BUCKET), await log.bucket(MEMORIES_BUCKET)
+        bucket, _ = await log.bucket(OUTCOMES_BUCKET), await log.bucket(MEMORIES_BUCKET)
         snapshots = await log.snapshots(CONTEXT_SNAPSHOTS, OUTCOMES_BUCKET, MEMORIES_BUCKET)
         store = await stack.enter_async_context(ContextStore(log.changes(), mask=mask, snapshots=snapshots))
-        outcomes = await stack.enter_async_context(LearningTracker(known, mask=mask))
+        outcomes = await stack.enter_async_context(LearningTracker(bucket, mask=mask))
         memories = await stack.enter_async_context(open_memories(settings, log, mask=mask))
         source = ContextGatherer(store, memories, mask=mask, token_budget=settings.context_tokens)
         quotas = Quotas()
@@ -131,7 +131,7 @@ async def open_context(
         recording: list[asyncio.Task[None]] = []
 
         async def ready() -> bool:
-            # A bug that ended one of them is in the log; here it makes the service not ready.
+            # A follower that a bug has ended makes the service unready; the bug is logged.
             try:
                 store.graph(DEFAULT_TENANT)
                 outcomes.check()

@@ -86,11 +86,11 @@ class SharedMemories:
         Args:
             store: Stores the memories. Only `SharedMemories` may write there.
             index: Searches them; it may be empty, or as an earlier process left it.
-            mask: Hides secrets before anything is kept.
-            embedder: Gives vectors; None: memories are found by their words.
-            limits: Of number and age.
+            mask: Hides secrets before anything is stored.
+            embedder: Makes vectors; None: memories are found by their words.
+            limits: The limits of number and age.
             timeout: Seconds to wait for the index.
-            clock: What time it is.
+            clock: Returns the present time.
         """
         limits = limits or MemoryLimits()
         memories = cls(store, index, mask=mask, embedder=embedder, limits=limits, timeout=timeout, clock=clock)
@@ -107,20 +107,14 @@ class SharedMemories:
                 await following.stop()
 
     def check(self) -> None:
-        """Raises InternalFault where the index would become stale unnoticed."""
+        """Raises InternalFault if following has ended, so that the index becomes stale."""
         self._following.check()
 
-    async def settled(self) -> None:
-        """Wait until every memory of the bucket can be found by words and by meaning. Raises Unavailable."""
-        await self._following.caught_up(timeout=self._timeout)
-        if self._meaning.space:
-            await self._following.vectors(timeout=self._timeout)
-
     async def remember(self, memory: Memory) -> bool:
-        """Store a memory, its secrets masked; False where it exists already. It is durable when this returns.
+        """Store a memory, its secrets masked; False if it exists already. It is durable when this returns.
 
-        Of near duplicates (see `near_duplicate`) the one of the later date stays. Raises InvalidRequest,
-        ResourceExhausted, Unavailable; trying again is safe.
+        Of near duplicates (see `near_duplicate`), the newer one stays. Raises InvalidRequest, ResourceExhausted,
+        Unavailable; a retry is safe.
         """
         memory = admitted(memory, self._mask, self._clock())
         key = key_of(memory)
@@ -128,7 +122,7 @@ class SharedMemories:
             return False
         await self._following.caught_up(timeout=self._timeout)
         vector = await self._meaning.of_memory(memory)
-        # Searched before this one is stored: of two concurrent duplicates, neither may replace the other.
+        # Before this memory is stored: two concurrent duplicates must not replace each other.
         older = await self._recalling.near(memory, vector)
         if older is not None and older.created_at > memory.created_at:
             return False
@@ -151,7 +145,7 @@ class SharedMemories:
         """
         await self._following.caught_up(timeout=self._timeout)
         recalled = await self._recalling.recall(query, scope, limit=limit)
-        # An index may lag behind its bucket, above all an index that several replicas write.
+        # An index may lag behind its bucket, especially one that several replicas write.
         entries = await asyncio.gather(*(self._store.get(key_of(each.memory)) for each in recalled))
         return tuple(each for each, entry in zip(recalled, entries, strict=True) if entry is not None)
 
@@ -212,11 +206,11 @@ class SharedMemories:
         try:
             await self._erase(await self._recalling.surplus(memory))
         except FleetError as error:
-            # The memory is stored all the same; the next one tries again.
+            # The memory is stored anyway; the next one tries again.
             _log.warning("memory.not_trimmed", namespace=memory.namespace, reason=error.message)
 
     async def _sweep(self) -> None:
-        """Erase expired memories now and then; until then they are not recalled."""
+        """Erase expired memories every hour; until then they are not recalled."""
         while True:
             try:
                 now = self._clock()

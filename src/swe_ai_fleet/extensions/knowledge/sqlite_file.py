@@ -1,6 +1,6 @@
-"""An SQLite file that is written by one thread and read by others, so that the event loop never waits for it.
+"""An SQLite file, written by one thread and read by others, so that it never blocks the event loop.
 
-Its connections know functions for vectors.
+Its connections have functions for vectors.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class _Tokenizer(Protocol):
 
 
 class _Apsw(Protocol):
-    """What is used of `apsw.Connection`."""
+    """The used part of `apsw.Connection`."""
 
     in_transaction: bool
 
@@ -58,7 +58,7 @@ class _Apsw(Protocol):
 
 
 class SqliteConnection:
-    """One connection, for one thread at a time; every statement is carried out to its end."""
+    """One connection, for one thread at a time; every statement is run to its end."""
 
     def __init__(self, path: Path) -> None:
         import apsw
@@ -66,7 +66,7 @@ class SqliteConnection:
 
         self._connection = cast("_Apsw", apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE))
         self._connection.set_busy_timeout(_BUSY_MS)
-        # A foreign file must not get functions called by what its schema says.
+        # The schema of a foreign file must not be able to call functions.
         self.rows("PRAGMA trusted_schema = OFF")
         self.rows("PRAGMA cache_size = -32768")
         self._connection.enable_load_extension(True)
@@ -76,15 +76,15 @@ class SqliteConnection:
         self._tokenizer = self._connection.fts5_tokenizer(name, arguments)
 
     def rows(self, statements: str, values: Sequence[Value] = ()) -> list[tuple[Any, ...]]:
-        """What a statement yields."""
+        """The rows of a statement."""
         return self._connection.execute(statements, values or None).fetchall()
 
     def many(self, statement: str, rows: Iterable[Sequence[Value]]) -> None:
-        """The same statement for each row of values."""
+        """Run the statement for each row of values."""
         self._connection.executemany(statement, rows).fetchall()
 
     def tokens(self, text: str) -> list[str]:
-        """What FTS5 makes of a text."""
+        """The tokens of a text, by FTS5."""
         import apsw
 
         flags = apsw.FTS5_TOKENIZE_QUERY
@@ -92,7 +92,7 @@ class SqliteConnection:
 
     @contextmanager
     def transaction(self) -> Generator[None]:
-        """All or nothing; waits for the other writers first."""
+        """A transaction, which waits for other writers first."""
         self.rows("BEGIN IMMEDIATE")
         try:
             yield
@@ -102,17 +102,17 @@ class SqliteConnection:
                 self.rows("ROLLBACK")
 
     def close(self) -> None:
-        """End it."""
+        """Close the connection."""
         self._connection.close()
 
 
 class SqliteFile:
-    """One file, open. Several processes may have it open at once: SQLite's locks keep them apart.
+    """One open file. Several processes may have it open at once: SQLite's locks synchronise them.
 
     Args:
-        path: The file; it is made, for its owner alone, where there is none.
-        schema: The statements that fill a new one.
-        version: Of the schema; a file of another one is refused.
+        path: The file; created if it does not exist, accessible only to its owner.
+        schema: The statements that create the tables of a new file.
+        version: The version of the schema; a file with another version is refused.
     """
 
     def __init__(self, path: Path, *, schema: str, version: int) -> None:
@@ -137,7 +137,7 @@ class SqliteFile:
         await asyncio.to_thread(self._close)
 
     async def write(self, work: Callable[[SqliteConnection], Result]) -> Result:
-        """Do this in a transaction: all of it is on the disk at the end, or nothing.
+        """Run `work` in a transaction, which is on the disk when this returns.
 
         Raises PreconditionFailed, ResourceExhausted, Unavailable.
         """
@@ -149,16 +149,19 @@ class SqliteFile:
         return await asyncio.get_running_loop().run_in_executor(self._writer, transaction)
 
     async def read(self, work: Callable[[SqliteConnection], Result]) -> Result:
-        """Look something up, with one statement, while others write. Raises PreconditionFailed, Unavailable."""
+        """Run `work`, which reads with one statement, concurrently with writers.
 
-        def look() -> Result:
+        Raises PreconditionFailed, Unavailable.
+        """
+
+        def reading() -> Result:
             with self._borrowed(self._reading) as connection:
                 return work(connection)
 
-        return await asyncio.get_running_loop().run_in_executor(self._readers, look)
+        return await asyncio.get_running_loop().run_in_executor(self._readers, reading)
 
     async def settle(self) -> None:
-        """Leave nothing in the write-ahead log, where what was erased still stands, unless somebody reads from it."""
+        """Truncate the write-ahead log, which still has erased data, unless a reader uses it."""
 
         def checkpoint() -> None:
             with self._borrowed(self._writing) as connection:
@@ -186,7 +189,7 @@ class SqliteFile:
                 reader.rows("PRAGMA query_only = ON")
 
     def _check(self, connection: SqliteConnection) -> bool:
-        """Whether it is an index already; False for an empty file."""
+        """Whether the file is an index; False if it is empty. Raises PreconditionFailed."""
         [(tables,)] = connection.rows("SELECT count(*) FROM sqlite_schema")
         [(application,)] = connection.rows("PRAGMA application_id")
         [(version,)] = connection.rows("PRAGMA user_version")
@@ -200,7 +203,7 @@ class SqliteFile:
 
     @contextmanager
     def _borrowed(self, connections: SimpleQueue[SqliteConnection]) -> Generator[SqliteConnection]:
-        # There are as many connections as threads that take one.
+        # There are as many connections as threads that use them.
         connection = connections.get_nowait()
         try:
             with _faults(self._path):
@@ -217,7 +220,7 @@ class SqliteFile:
 
 
 def _write_ahead(connection: SqliteConnection) -> None:
-    """Switch to write-ahead logging; SQLite does not wait for others while it does."""
+    """Switch to write-ahead logging, with retries: SQLite does not wait for locks here."""
     import apsw
 
     for pause in (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2):

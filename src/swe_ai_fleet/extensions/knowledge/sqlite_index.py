@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 # ruff: noqa: S608
-# What statements are put together of are names and numbers of ours; every value is bound.
+# Statements are only built from names and numbers of this module; every value is bound.
 from array import array
 from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import asynccontextmanager
@@ -25,7 +25,7 @@ from swe_ai_fleet.extensions.knowledge.memory_index import (
 from swe_ai_fleet.extensions.knowledge.ranking import MemoryMatch
 from swe_ai_fleet.extensions.knowledge.sqlite_file import TOKENIZER, SqliteConnection, SqliteFile, Value
 
-# A place is what nearly every search is limited by, as one number that stands beside the vectors too.
+# A place (tenant, namespace, kind) limits nearly every search; as one number, it is also stored beside the vectors.
 _SCHEMA = f"""
 CREATE TABLE place (
     id INTEGER PRIMARY KEY, tenant TEXT NOT NULL, namespace TEXT NOT NULL, kind TEXT NOT NULL,
@@ -47,7 +47,7 @@ CREATE VIRTUAL TABLE words USING fts5 (content, tokenize = '{" ".join(TOKENIZER)
 INSERT INTO words (words, rank) VALUES ('secure-delete', 1);
 CREATE VIRTUAL TABLE word_use USING fts5vocab (words, row);
 """
-# The signs of the numbers stand apart from the numbers: they are read through for every search.
+# The signs of the numbers have their own table, which every search reads completely.
 _SPACE = """
 CREATE TABLE signs_{0} (memory INTEGER PRIMARY KEY, place INTEGER NOT NULL, signs BLOB NOT NULL) STRICT;
 CREATE TABLE vector_{0} (memory INTEGER PRIMARY KEY, vector BLOB NOT NULL) STRICT;
@@ -55,16 +55,16 @@ CREATE TABLE vector_{0} (memory INTEGER PRIMARY KEY, vector BLOB NOT NULL) STRIC
 _USES = "SELECT doc FROM word_use WHERE term = ?"
 _VERSION = 1
 _CANDIDATES = 1_000
-"""Memories that are compared exactly with a vector, at least."""
+"""The least number of memories compared exactly with a vector."""
 
 
 class SqliteMemoryIndex:
     """A `MemoryIndex` in a file.
 
-    Vectors are compared by the signs of their numbers first (Hamming distance), the best of them then exactly: with no
-    more than `_CANDIDATES` memories in a scope the result is exact. Words that stand in very many memories only weigh
-    where others, which stand in `words_read` memories together, find enough. What was put or removed is on the disk
-    on return; what was removed is overwritten.
+    Vectors are first compared by the signs of their numbers (Hamming distance), the best of them exactly: with at most
+    `_CANDIDATES` memories in a scope, the result is exact. A search first uses the rarest words, which occur in at most
+    `words_read` memories together, and all words only if these find too few. Changes are on the disk on return; removed
+    data is overwritten.
     """
 
     def __init__(self, file: SqliteFile, *, words_read: int = 10_000) -> None:
@@ -74,13 +74,13 @@ class SqliteMemoryIndex:
     @classmethod
     @asynccontextmanager
     async def open(cls, path: Path, *, words_read: int = 10_000) -> AsyncGenerator[SqliteMemoryIndex]:
-        """The index in this file, made where there is none.
+        """The index in this file, which is created if it does not exist.
 
         Args:
-            path: The file; SQLite puts two more beside it.
-            words_read: How many memories are weighed for words, unless that finds too few.
+            path: The file; SQLite creates two more beside it.
+            words_read: How many memories are ranked by words, unless that finds too few.
 
-        Raises PreconditionFailed for a damaged or foreign file, Unavailable where others keep it locked.
+        Raises PreconditionFailed for a damaged or foreign file, Unavailable while other processes keep it locked.
         """
         async with SqliteFile(path, schema=_SCHEMA, version=_VERSION) as file:
             yield cls(file, words_read=words_read)
@@ -88,7 +88,7 @@ class SqliteMemoryIndex:
     async def put(
         self, memories: Sequence[tuple[Memory, Sequence[float] | None]], *, space: str = "", position: int = 0
     ) -> None:
-        """Take memories in, with their vectors, and the position with them: all of it or nothing.
+        """Store memories, their vectors and the position in one transaction.
 
         Raises InvalidRequest, PreconditionFailed, ResourceExhausted, Unavailable.
         """
@@ -110,7 +110,7 @@ class SqliteMemoryIndex:
         await self._file.write(work)
 
     async def remove(self, memory_ids: Collection[str], *, space: str = "", position: int = 0) -> None:
-        """Forget memories, words and the vectors of all spaces. Raises as `put` does."""
+        """Remove memories with their words and their vectors of all spaces. Raises as `put` does."""
 
         def work(connection: SqliteConnection) -> None:
             number, _ = _space(connection, space)
@@ -132,7 +132,7 @@ class SqliteMemoryIndex:
     ) -> tuple[MemoryMatch, ...]:
         """The memories that fit best, by words or by a vector. Raises InvalidRequest, PreconditionFailed, Unavailable.
 
-        The score of words is what FTS5 makes of BM25, that of a vector the cosine.
+        The score of words is FTS5's BM25, that of a vector the cosine.
         """
         check_search(words, vector)
         limit, direction, terms = bounded(limit), unit(vector), query_words(words)
@@ -149,9 +149,9 @@ class SqliteMemoryIndex:
         return await self._file.read(work)
 
     async def listed(self, scope: MemoryScope, *, limit: int = 1000) -> tuple[Memory, ...]:
-        """What a scope holds, the newest first. Raises PreconditionFailed, Unavailable."""
+        """The memories of a scope, the newest first. Raises PreconditionFailed, Unavailable."""
         condition, values = _within(scope)
-        # The inner query reads the index only, the outer one the memories that are told.
+        # The inner query reads only the index, the outer one only the returned memories.
         newest = f"SELECT id FROM memory WHERE {condition} ORDER BY created_at DESC, key LIMIT ?"
         statement = f"SELECT payload FROM memory WHERE id IN ({newest}) ORDER BY created_at DESC, key"
         bound = (*values, max(0, limit))
@@ -160,14 +160,14 @@ class SqliteMemoryIndex:
         )
 
     async def position(self, space: str) -> int:
-        """How far its source was read with vectors of that space (empty: at all). Raises as `listed` does."""
+        """The position of the source with vectors of that space (empty: of any). Raises as `listed` does."""
         statement = "SELECT max(position) FROM space WHERE ? IN ('', name)"
         rows = await self._file.read(lambda connection: connection.rows(statement, (storable(space),)))
         return rows[0][0] or 0
 
 
 def _space(connection: SqliteConnection, space: str) -> tuple[int, int]:
-    """(id, dimension) of a space, 0 while it has no vectors."""
+    """(id, dimension) of a space; the dimension is 0 while it has no vectors."""
     connection.rows("INSERT OR IGNORE INTO space (name, dimension, position) VALUES (?, 0, 0)", (storable(space),))
     [(number, dimension)] = connection.rows("SELECT id, dimension FROM space WHERE name = ?", (storable(space),))
     return number, dimension
@@ -179,7 +179,7 @@ def _advance(connection: SqliteConnection, number: int, position: int) -> None:
 
 
 def _store(connection: SqliteConnection, memory: Memory) -> tuple[int, int]:
-    """(id, place) of the memory, put in or replaced."""
+    """(id, place) of the memory, which is inserted or replaced."""
     where = (storable(memory.tenant), storable(memory.namespace), memory.kind.value)
     connection.rows("INSERT OR IGNORE INTO place (tenant, namespace, kind) VALUES (?, ?, ?)", where)
     [(place,)] = connection.rows("SELECT id FROM place WHERE tenant = ? AND namespace = ? AND kind = ?", where)
@@ -209,7 +209,7 @@ def _by_words(
     condition, values = _within(scope, table="memory.")
 
     def matching(query: str) -> list[tuple[str, float]]:
-        # The cross join keeps the words in front, whose order is the result's.
+        # A cross join, so that SQLite reads the words first, in the order of the result.
         return connection.rows(
             "SELECT payload, -rank FROM words CROSS JOIN memory ON memory.id = words.rowid "
             f"WHERE words MATCH ? AND {condition} ORDER BY rank LIMIT ?",
@@ -218,7 +218,7 @@ def _by_words(
 
     rare = _rare(connection, terms, words_read)
     if len(rare) < len(terms):
-        # Words that stand nearly everywhere tell little, but make FTS5 weigh nearly everything.
+        # Words in nearly all memories say little, but FTS5 would rank nearly all memories for them.
         rows = matching(f"({_any(rare)}) AND ({_any(terms)})")
         if len(rows) == limit:
             return rows
@@ -226,12 +226,12 @@ def _by_words(
 
 
 def _any(words: Sequence[str]) -> str:
-    """A query of FTS5; quoted, a word is never its syntax."""
+    """A query of FTS5 for any of the words; quoted, a word is never read as syntax."""
     return " OR ".join(f'"{word}"' for word in words)
 
 
 def _rare(connection: SqliteConnection, words: Sequence[str], words_read: int) -> list[str]:
-    """The rarest of the words, as many as together stand in few memories; one at least."""
+    """The rarest words, as many as occur in at most `words_read` memories together; at least one."""
     uses: list[tuple[int, str]] = []
     for word in words:
         rows = [row for token in connection.tokens(word) for row in connection.rows(_USES, (token,))]
@@ -264,7 +264,7 @@ def _within(scope: MemoryScope, *, table: str = "", key: str = "id") -> tuple[st
     for column, allowed in (("namespace", scope.namespaces), ("kind", scope.kinds)):
         if allowed:
             places += f" AND {column} IN ({', '.join('?' * len(allowed))})"
-            values.extend(storable(scope) for scope in allowed)
+            values.extend(map(storable, allowed))
     condition = f"{table}place IN (SELECT id FROM place WHERE {places})"
     for name, value in scope.metadata.items():
         condition += f" AND {table}{key} IN (SELECT memory FROM label WHERE name = ? AND value = ?)"

@@ -58,10 +58,10 @@ class ContextStore(GraphFollower):
     the same thing again changes nothing.
 
     Args:
-        log: Where the changes are kept.
-        snapshots: Where what they come to is saved; None: nowhere.
-        mask: Hides secrets in every text before it is kept.
-        now: The time, UTC, ISO 8601.
+        log: Stores the changes.
+        snapshots: Stores the graphs; None: after a restart, the whole log is read again.
+        mask: Hides secrets in every text before it is stored.
+        now: Returns the present time, UTC, ISO 8601.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class ContextStore(GraphFollower):
         self._turns: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
 
     async def create_story(self, tenant: str, story: Story) -> StoryState:
-        """Begin a story, in phase plan or the one it names. Its times are set here. Raises as the class says."""
+        """Create a story, in its given phase. Its times are set here. Raises as the class says."""
         check_story(self.graph(tenant), story)
         now = self._now()
         story = replace(self._clean.story(story), created_at=now, updated_at=now)
@@ -109,9 +109,9 @@ class ContextStore(GraphFollower):
         return await self._write(tenant, task.story_id, expected_version, decide)
 
     async def add_decision(self, tenant: str, decision: Decision, *, expected_version: int | None = None) -> StoryState:
-        """Add a decision to a story, or (without `story_id`) one that holds for the whole project.
+        """Add a decision to a story, or (without `story_id`) to the whole project.
 
-        `supersedes` is a decision of the same story that none has superseded. Raises as the class says.
+        `supersedes` is a decision of the same story that is not superseded yet. Raises as the class says.
         """
         check_decision_texts(decision)
         now = self._now()
@@ -176,10 +176,10 @@ class ContextStore(GraphFollower):
         return await self._write(tenant, NO_STORY if common else story_id, expected_version, decide)
 
     async def record_work(self, tenant: str, record: WorkRecord) -> bool:
-        """Store what an execution did; False where a record of it is stored already, whatever the new one says.
+        """Store the record of an execution; False if there is one already, which is not changed.
 
-        The story and task it names need not be known. Texts that are too long are cut. Raises InvalidRequest,
-        ResourceExhausted, Unavailable.
+        The story and task that it names need not exist. Long texts are cut. Raises InvalidRequest, ResourceExhausted,
+        Unavailable.
         """
         check_record(record)
         if self.graph(tenant).execution(record.execution_id) is not None:
@@ -205,9 +205,9 @@ class ContextStore(GraphFollower):
         expected: int | None,
         decide: Callable[[ContextGraph, StoryState], ChangeBody | None],
     ) -> StoryState:
-        """Decide on the current state and write, again where another replica was faster; None changes nothing."""
+        """Decide on the current state and write the change (None: nothing); retried if another replica was faster."""
         turn = self._turns.setdefault((tenant, story_id), asyncio.Lock())
-        behind = True
+        may_be_behind = True
         async with turn:
             for _ in range(_TRIES):
                 state = self.graph(tenant).stories.get(story_id) or StoryState(story_id=story_id)
@@ -215,11 +215,11 @@ class ContextStore(GraphFollower):
                     _check_version(state, expected)
                     body = decide(self.graph(tenant), state)
                 except (NotFound, PreconditionFailed, AlreadyExists):
-                    if not behind:
+                    if not may_be_behind:
                         raise
                     # The cause may be a change of another replica that has not arrived yet.
                     await self.catch_up()
-                    behind = False
+                    may_be_behind = False
                     continue
                 if body is None:
                     return state
@@ -236,7 +236,7 @@ class ContextStore(GraphFollower):
 
 
 def _check_version(state: StoryState, expected: int | None) -> None:
-    """Whether a story is at the version that a caller knows. Raises PreconditionFailed."""
+    """Check that a story has the version that the caller expects. Raises PreconditionFailed."""
     if expected is not None and state.version != expected:
         raise PreconditionFailed(
             f"version {expected} was expected; the story is at version {state.version}",
@@ -246,7 +246,7 @@ def _check_version(state: StoryState, expected: int | None) -> None:
 
 
 def _same(existing: object, new: object, field: str, name: str) -> None:
-    """None where the existing thing equals the new one. Raises AlreadyExists."""
+    """None if the existing item equals the new one. Raises AlreadyExists."""
     if existing != new:
         raise AlreadyExists(
             f"{name} exists with different content", field=field, hint="update it, or choose another id"

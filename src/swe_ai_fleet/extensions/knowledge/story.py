@@ -31,7 +31,7 @@ from swe_ai_fleet.tools.truncation import truncate
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseStep:
-    """A story entered a phase. `version` is that of the story from then on."""
+    """A story's change to a phase. `version` is the story's after it."""
 
     phase: Phase
     at: str
@@ -109,7 +109,7 @@ def _placed(state: StoryState, node: str, sequence: int) -> StoryState:
 
 
 def unchanged(state: StoryState, update: StoryUpdated) -> bool:
-    """Whether an update leaves a story, its tasks and its decisions as they are, but for the time."""
+    """Whether an update changes nothing of a story, its tasks and its decisions except times."""
     decision = state.decisions.get(update.decision_id)
     if decision is not None:
         return decision.state is update.decision_state
@@ -148,7 +148,7 @@ def updated_task(task: StoryTask, update: StoryUpdated, at: str) -> StoryTask:
 
 
 def in_order(tasks: Iterable[StoryTask]) -> tuple[StoryTask, ...]:
-    """Tasks with those that they depend on first, otherwise as listed; what is not among them counts as done.
+    """Tasks after those that they depend on, otherwise as listed; a dependency not in the list counts as done.
 
     Kahn's algorithm, taking the first that can come next. Tasks on a cycle come last, as listed.
     """
@@ -181,13 +181,13 @@ T = TypeVar("T")
 
 
 def check_number(items: Sequence[str], *, field: str) -> None:
-    """Whether there are so few. Raises InvalidRequest."""
+    """Check the number of entries. Raises InvalidRequest."""
     if len(items) > MAX_ITEMS:
         raise InvalidRequest(f"{len(items)} entries in {field}; too many", field=field, hint=f"at most {MAX_ITEMS}")
 
 
 def check_title(text: str) -> None:
-    """Whether a text is a title. Raises InvalidRequest."""
+    """Check a title. Raises InvalidRequest."""
     if not text.strip():
         raise InvalidRequest("the title is empty", field="title")
     if len(text) > MAX_TITLE_CHARS:
@@ -199,7 +199,7 @@ def check_title(text: str) -> None:
 
 
 def check_items(items: Sequence[str], *, field: str) -> None:
-    """Whether there are so few texts, none of them empty or too long. Raises InvalidRequest."""
+    """Check the number of texts, and that none is empty or too long. Raises InvalidRequest."""
     check_number(items, field=field)
     for number, item in enumerate(items):
         if not item.strip() or len(item) > MAX_ITEM_CHARS:
@@ -211,7 +211,7 @@ def check_items(items: Sequence[str], *, field: str) -> None:
 
 
 def check_notes(notes: Mapping[str, str]) -> None:
-    """Whether notes have names and texts that can be kept. Raises InvalidRequest."""
+    """Check the names and texts of notes. Raises InvalidRequest."""
     for name in notes:
         check_identifier(name, field="notes")
     check_items(tuple(notes.values()), field="notes")

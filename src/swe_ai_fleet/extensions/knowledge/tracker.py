@@ -31,7 +31,7 @@ from swe_ai_fleet.ports import KeyValue, KeyValueChange, KeyValueEntry, SecretMa
 from swe_ai_fleet.tools.secrets import Secrets
 
 MAX_CONSIDERED = 5_000
-"""The newest outcomes of a tenant that are weighed for a recommendation; a fifth more may be in memory."""
+"""How many of a tenant's newest outcomes a recommendation considers; a fifth more may be in memory."""
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{1,128}")
 _MAX_CHARS = 4_096
 _MAX_AGENTS = 1_000
@@ -45,7 +45,7 @@ class LearningTracker:
     Args:
         store: The bucket; all trackers that share it learn from the same outcomes.
         mask: Replaces secrets in all texts.
-        now: The time, UTC.
+        now: Returns the present time, UTC.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class LearningTracker:
         self._store = store
         self._mask = mask or Secrets()
         self._now = now
-        self._known: dict[str, dict[str, tuple[int, WorkOutcome]]] = {}
+        self._outcomes: dict[str, dict[str, tuple[int, WorkOutcome]]] = {}
         self._follower = Follower(
             "the bucket of outcomes",
             lambda revision: store.changes(from_revision=revision, follow=True),
@@ -67,7 +67,7 @@ class LearningTracker:
         )
 
     async def __aenter__(self) -> Self:
-        """Read what is kept. Raises Unavailable."""
+        """Read the stored outcomes. Raises Unavailable."""
         await self._follower.start()
         return self
 
@@ -75,7 +75,7 @@ class LearningTracker:
         await self._follower.stop()
 
     def check(self) -> None:
-        """Raises Unavailable where the outcomes would become stale unnoticed."""
+        """Raises Unavailable if following has ended, so that the outcomes become stale."""
         self._follower.check()
 
     async def record(self, outcome: WorkOutcome) -> WorkOutcome:
@@ -96,10 +96,10 @@ class LearningTracker:
     async def rate(
         self, tenant: str, subject_id: str, rating: int, *, by: str = "", comment: str | None = None
     ) -> WorkOutcome:
-        """Rate an outcome from 1 to 5, with a comment; the last rating stands.
+        """Rate an outcome from 1 to 5, with a comment; the last rating counts.
 
-        A `comment` has at most `MAX_COMMENT_CHARS`; None leaves the one that was given before.
-        Raises InvalidRequest, NotFound, Unavailable.
+        A `comment` has at most `MAX_COMMENT_CHARS`; None keeps the earlier one. Raises InvalidRequest, NotFound,
+        Unavailable.
         """
         _check_rating(rating, least=LEAST_RATING)
         if comment is not None:
@@ -121,9 +121,9 @@ class LearningTracker:
         return outcome
 
     def outcomes(self, tenant: str = DEFAULT_TENANT) -> list[WorkOutcome]:
-        """The outcomes that are weighed, the newest first. Raises Unavailable where they would be stale."""
+        """The outcomes to consider, the newest first. Raises Unavailable if they are stale."""
         self._follower.check()
-        outcomes = [outcome for _, outcome in self._known.get(_token(tenant), {}).values()]
+        outcomes = [outcome for _, outcome in self._outcomes.get(_token(tenant), {}).values()]
         return sorted(outcomes, key=_age, reverse=True)[:MAX_CONSIDERED]
 
     async def recommend(self, question: Question, tenant: str = DEFAULT_TENANT) -> Recommendation:
@@ -146,7 +146,7 @@ class LearningTracker:
         return from_json(WorkOutcome, entry.value)
 
     def _take(self, change: KeyValueChange) -> int:
-        outcomes = self._known.setdefault(change.key.partition(".")[0], {})
+        outcomes = self._outcomes.setdefault(change.key.partition(".")[0], {})
         revision, _ = outcomes.get(change.key, (0, None))
         if change.revision >= revision:
             entry = None
@@ -193,7 +193,7 @@ def _unknown(subject_id: str) -> NotFound:
 
 
 def _loaded(entry: KeyValueEntry | None) -> WorkOutcome | None:
-    """The stored outcome; None where there is none, or it is unreadable."""
+    """The stored outcome; None if there is none, or it is unreadable."""
     if entry is None:
         return None
     try:
@@ -209,7 +209,7 @@ def _key(tenant: str, subject_id: str) -> str:
 
 
 def _token(text: str) -> str:
-    """An id as a token of a key; an id with other characters is written as hexadecimal behind `=`."""
+    """An id as a token of a key; an id with other characters is written in hexadecimal after `=`."""
     if not text or len(text) > 128:
         raise InvalidRequest(f"an id has {len(text)} characters", field="subject_id", hint="1 to 128")
     return text if _TOKEN.fullmatch(text) else f"={utf8(text).hex()}"

@@ -1,7 +1,7 @@
-"""Agents as Kubernetes Jobs: orchestrators hand assignments out over NATS, a workspace runner sees to their Jobs.
+"""Agents as Kubernetes Jobs: orchestrators publish assignments on NATS, a workspace runner runs them as Jobs.
 
-`fleet` hands them out. The runner, and what runs in the containers of a job, are programs of the package `workers`:
-images and manifests call them by these names.
+`fleet` publishes them. The runner, and the programs in the containers of a job, are in the package `workers`:
+images and manifests use these names.
 """
 
 from swe_ai_fleet.extensions import Extension

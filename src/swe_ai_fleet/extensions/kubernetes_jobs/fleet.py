@@ -1,4 +1,4 @@
-"""The fleet as jobs: each assignment goes to `agent.jobs.<tenant>.<priority>`; a workspace runner carries it out."""
+"""The fleet as jobs: each assignment is published on `agent.jobs.<tenant>.<priority>`; a workspace runner runs it."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _CANCEL_SECONDS = 15.0
 
 
 def job_of(assignment: Assignment[Any], *, agent_id: str = "", once: str = "") -> Job:
-    """The job of an assignment, which is the same job each time unless `once` differs.
+    """The job of an assignment: always the same, unless `once` differs.
 
-    Evidence has no generations, and is gathered for whom `agent_id` names.
+    Assignments without a record have no generations; their agent is `agent_id`.
     """
     kind, task, generation = assignment.kind, assignment.task, 1
     if isinstance(assignment, RecordedAssignment):
@@ -47,9 +47,9 @@ def job_of(assignment: Assignment[Any], *, agent_id: str = "", once: str = "") -
 
 @dataclass(kw_only=True)
 class JobFleet:
-    """Hands every assignment of the `Fleet` port out as a job and waits for its outcome. Made by `open_job_fleet`.
+    """A `Fleet` that submits every assignment as a job and waits for its outcome. Created by `open_job_fleet`.
 
-    An assignment whose container is lost raises AgentLost, as one on Ray does; its next attempt is another job.
+    As on Ray, an assignment whose container is lost raises AgentLost; its next attempt is another job.
     """
 
     log: JetStream
@@ -60,12 +60,12 @@ class JobFleet:
     _started_at: float = field(default_factory=time.time)
 
     def component(self) -> Component:
-        """That there is no Ray, and how much is handed out."""
+        """The status of this executor in place of Ray: the number of submitted jobs."""
         message = f"none: agents run as Kubernetes Jobs, {self.running} submitted"
         return Component(name="ray", state=ComponentState.UP, message=message)
 
     async def measure(self) -> tuple[HostStatus, ...]:
-        """The jobs under way as one host: what containers use, their cluster knows. Raises nothing."""
+        """The running jobs as one host, without the usage of containers, which the cluster reports. Raises nothing."""
         return (
             HostStatus(
                 host_id="jobs",
@@ -78,13 +78,13 @@ class JobFleet:
         )
 
     async def warm(self) -> None:
-        """There is nothing to warm: containers start with their jobs."""
+        """Does nothing: containers start with their jobs."""
 
     async def forget(self, tenant: str, executions: Sequence[str], uploads: Sequence[str], *, whole: bool) -> None:
-        """There is nothing to forget: what a container kept ends with its job."""
+        """Does nothing: the data of a container ends with its job."""
 
     async def run(self, assignment: Assignment[T]) -> T:
-        """One assignment in a container of its own. Raises AgentLost where that is lost, FleetErrors of the work."""
+        """Run an assignment in its own container. Raises AgentLost for a lost container, FleetErrors of the work."""
         job = await self._job(assignment)
         self.running += 1
         try:
@@ -92,7 +92,7 @@ class JobFleet:
             await self.log.hand_out(job.tenant, priority, job.job_id, to_json(job))
             outcome = await self.board.settled(job.tenant, job.job_id)
         except asyncio.CancelledError:
-            # Who cancels it waits for its processes to be gone; a runner that does not answer is not waited for.
+            # Wait until its processes are gone, unless the runner does not answer.
             with suppress(FleetError, TimeoutError):
                 async with asyncio.timeout(_CANCEL_SECONDS):
                     await self.board.request_stop(job.tenant, job.job_id)
@@ -104,7 +104,7 @@ class JobFleet:
 
     async def _job(self, assignment: Assignment[object]) -> Job:
         about = assignment.candidate_id if isinstance(assignment, CheckAssignment) else str(assignment.kind)
-        # Each gathering of evidence is a job of its own.
+        # Each assignment without a record is a new job.
         once = "" if isinstance(assignment, RecordedAssignment) else secrets.token_hex(8)
         job = replace(job_of(assignment, agent_id=about, once=once), release=str(this_release()))
         if len(data := to_json(assignment)) <= MAX_INLINE_BYTES:

@@ -1,6 +1,6 @@
-"""Settings of a workspace runner beside the fleet's: `FLEET_RUNNER_<NAME>` in the environment.
+"""Settings of a workspace runner, in addition to the fleet's: `FLEET_RUNNER_<NAME>` in the environment.
 
-Another process can read them from the variables that they are written as.
+`variables_of` writes the fleet's settings as environment variables for another process.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class RunnerSettings(BaseSettings):
     )
 
     def namespace_of(self, tenant: str) -> str:
-        """Where a tenant's Jobs are; `namespace` must have been filled in."""
+        """The namespace of a tenant's Jobs; `namespace` must be set."""
         return self.tenant_namespaces.get(tenant, self.namespace)
 
     def git_secret_of(self, tenant: str) -> str:
@@ -149,9 +149,9 @@ class RunnerSettings(BaseSettings):
 
 
 def variables_of(settings: Settings) -> Mapping[str, str]:
-    """Every setting that is not its default, under its own name; a process started with them has the same settings.
+    """Every setting that differs from its default, as a variable; a process started with them has the same settings.
 
-    But for the keys that sign audit heads and let hosts in on NATS, which are the orchestrator's alone.
+    Except the keys that sign audit heads and NATS logins of hosts, which only orchestrators have.
     """
     plain = settings.model_dump(mode="json", exclude_defaults=True, exclude={"audit_signing_key", "nats_issuer_file"})
     return {

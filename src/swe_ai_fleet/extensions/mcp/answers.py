@@ -26,7 +26,7 @@ TASK_CHARS = 500
 ANSWER_CHARS = 2_000
 MESSAGE_CHARS = 500
 PROPOSAL_CHARS = 6_000
-MOST_FILES = 200
+MAX_FILES = 200
 _ENDED = {str(status) for status in ExecutionStatus if status.terminal}
 
 
@@ -41,7 +41,7 @@ Cut = Annotated[str, AfterValidator(partial(cut, characters=MESSAGE_CHARS))]
 
 
 class Submitted(BaseModel):
-    """A task that was handed in."""
+    """A submitted task."""
 
     execution_id: str
     task_id: str
@@ -50,7 +50,7 @@ class Submitted(BaseModel):
 
 
 class Approval(BaseModel):
-    """What an agent may not do before a person has said yes."""
+    """A plan or call that needs a person's approval."""
 
     approval_id: str
     agent_id: str
@@ -70,16 +70,16 @@ class AgentState(BaseModel):
 
 
 class ExecutionOverview(BaseModel):
-    """Where an execution stands."""
+    """The state of an execution."""
 
     execution_id: str
     task_id: str
     kind: str
     status: str
     ended: bool
-    task: str = Field(description=f"What is to be done, cut. {_UNTRUSTED}")
+    task: str = Field(description=f"The task, cut. {_UNTRUSTED}")
     agents: list[AgentState]
-    pending_approvals: list[Approval] = Field(description="What it waits for; a person decides.")
+    pending_approvals: list[Approval] = Field(description="Approvals that it waits for; a person decides.")
     winner_id: str
     verdict: str = Field(description=_VERDICT)
     baseline: Cut = Field(description=f"What the tests say of the untouched commit; empty: not known. {_UNTRUSTED}")
@@ -92,12 +92,12 @@ class ExecutionOverview(BaseModel):
 
 
 class Waited(BaseModel):
-    """Where an execution stands after some waiting."""
+    """The state of an execution after a wait."""
 
     execution: ExecutionOverview
     percent: int
-    step: str = Field(description="What is being done.")
-    news: list[str] = Field(description=f"What happened while you waited, the last lines of it. {_UNTRUSTED}")
+    step: str = Field(description="The current step.")
+    news: list[str] = Field(description=f"The last events during the wait, a line each. {_UNTRUSTED}")
 
 
 class Check(BaseModel):
@@ -123,12 +123,12 @@ class CandidateOverview(BaseModel):
     files_changed: list[str] = Field(description=_UNTRUSTED)
     lines_added: int
     lines_removed: int
-    answer: str = Field(description=f"What the agent says of it, cut. {_UNTRUSTED}")
-    reason: Cut = Field(description="Why it stands at this rank.")
+    answer: str = Field(description=f"The agent's own summary, cut. {_UNTRUSTED}")
+    reason: Cut = Field(description="Why it has this rank.")
 
 
 class ExecutionResult(BaseModel):
-    """What came of a task."""
+    """The result of a task."""
 
     execution_id: str
     task_id: str
@@ -137,7 +137,7 @@ class ExecutionResult(BaseModel):
     winner_id: str = Field(description="Empty: nobody won, or it has not ended.")
     verdict: str = Field(description=_VERDICT)
     verdict_reasons: list[Cut] = Field(description=f"Why, the most telling first. {_UNTRUSTED}")
-    branch: str = Field(description="The branch that the winner stands on; empty where nothing was applied.")
+    branch: str = Field(description="The winner's branch; empty if nothing was applied.")
     commit: str
     candidates: list[CandidateOverview] = Field(description="Best first.")
     diff: str = Field(
@@ -168,7 +168,7 @@ class ExecutionList(BaseModel):
 
 
 class ApprovalResult(BaseModel):
-    """Where an execution stands after an answer."""
+    """The state of an execution after an approval's answer."""
 
     execution_id: str
     status: str
@@ -176,7 +176,7 @@ class ApprovalResult(BaseModel):
 
 
 class CancelResult(BaseModel):
-    """What a cancellation met."""
+    """The state of an execution after a cancellation."""
 
     execution_id: str
     status: str
@@ -184,7 +184,7 @@ class CancelResult(BaseModel):
 
 
 class CouncilSummary(BaseModel):
-    """Who works for a role."""
+    """The council of a role."""
 
     council_id: str
     role: str
@@ -200,7 +200,7 @@ class CouncilList(BaseModel):
 
 
 class ComponentHealth(BaseModel):
-    """One of the things that the fleet stands on."""
+    """A service that the fleet needs."""
 
     name: str
     state: str
@@ -208,7 +208,7 @@ class ComponentHealth(BaseModel):
 
 
 class Status(BaseModel):
-    """How the fleet is."""
+    """The health of the fleet."""
 
     status: str
     uptime_seconds: int
@@ -227,12 +227,12 @@ def tool_result(summary: str, answer: BaseModel) -> CallToolResult:
 
 
 def shaped(kind: type[A], message: Message, /, **members: object) -> A:
-    """The answer that a message makes by the names of its fields; `members` are added, or replace its own."""
+    """An answer from a message's fields of the same names; `members` are added, or replace fields."""
     return kind.model_validate({**document(message, kind.model_fields), **members})
 
 
 def execution(message: pb.Execution) -> ExecutionOverview:
-    """Where an execution stands."""
+    """The state of an execution."""
     return shaped(
         ExecutionOverview,
         message,
@@ -257,17 +257,17 @@ def execution(message: pb.Execution) -> ExecutionOverview:
     )
 
 
-def standing(state: ExecutionOverview, *, may_approve: bool) -> str:
-    """An execution in a sentence, with what to do next."""
+def next_step(state: ExecutionOverview, *, may_approve: bool) -> str:
+    """An execution's status and the next step, in a sentence."""
     line = f"execution {state.execution_id}: {state.status}"
     if state.pending_approvals:
         which = ", ".join(approval.approval_id for approval in state.pending_approvals)
-        way = (
+        next_action = (
             "resolve_approval answers"
             if may_approve
             else f"a person decides, for example with `fleet approve {state.execution_id}`"
         )
-        return f"{line}; {len(state.pending_approvals)} await approval ({which}): {way}"
+        return f"{line}; {len(state.pending_approvals)} await approval ({which}): {next_action}"
     if state.ended:
         won = f"; {state.winner_id} won" if state.winner_id else ""
         won += f" and is {state.verdict}" if won and state.verdict else ""
@@ -276,8 +276,8 @@ def standing(state: ExecutionOverview, *, may_approve: bool) -> str:
 
 
 def result(message: pb.Execution, diff: str, *, characters: int) -> ExecutionResult:
-    """What came of an execution, with at most so many characters of the winner's diff."""
-    # Only the part that is shown is processed: a diff may be of any size.
+    """The result of an execution, with at most `characters` of the winner's diff."""
+    # Only the part shown is processed: a diff may have any size.
     shown = visible(diff[:characters])
     return shaped(
         ExecutionResult,
@@ -310,7 +310,7 @@ def _candidate(message: pb.DeliberationResult) -> CandidateOverview:
         score=round(message.score, 4),
         all_checks_passed=message.checks.all_passed,
         checks=list(_checks(message.checks)),
-        files_changed=[cut(path, TASK_CHARS) for path in message.artifacts.files_changed[:MOST_FILES]],
+        files_changed=[cut(path, TASK_CHARS) for path in message.artifacts.files_changed[:MAX_FILES]],
         lines_added=message.patch.lines_added,
         lines_removed=message.patch.lines_removed,
         answer=cut(message.proposal.content, ANSWER_CHARS),

@@ -12,27 +12,27 @@ __all__ = ["EXTENSION", "InvalidSignature", "verify"]
 EXTENSION = Extension(
     buckets={"agent-webhooks": "followed"},
     services="service:open_service",
-    groups={"webhooks": "Who outside is told what happens to executions."},
+    groups={"webhooks": "Notifications about executions to other systems."},
     commands={
         "webhooks add": entry(
             "extensions.webhooks.commands",
-            "Tell a URL what happens from now on. The secret that signs the messages is shown this once.",
+            "Notify a URL of events from now on. The secret that signs the messages is shown only once.",
             "fleet webhooks add https://ci.example.org/hooks/fleet --event execution.finished",
         ),
-        "webhooks list": entry("extensions.webhooks.commands", "Show the webhooks there are.", "fleet webhooks list"),
+        "webhooks list": entry("extensions.webhooks.commands", "Show all webhooks.", "fleet webhooks list"),
         "webhooks remove": entry(
             "extensions.webhooks.commands",
-            "Forget a webhook; what it was not told yet, it is not told any more.",
+            "Delete a webhook; its pending notifications are not sent any more.",
             "fleet webhooks remove ci",
         ),
         "webhooks test": entry(
             "extensions.webhooks.commands",
-            "Send a test message; exit code 1 where it is not taken. A disabled webhook that takes it is told again.",
+            "Send a test message; exit code 1 if it is refused. A disabled webhook that accepts it is enabled again.",
             "fleet webhooks test ci",
         ),
         "webhooks deliveries": entry(
             "extensions.webhooks.commands",
-            "Show the last attempts to tell a webhook, the newest first.",
+            "Show the last deliveries to a webhook, the newest first.",
             "fleet webhooks deliveries ci --limit 50",
         ),
     },
@@ -40,7 +40,7 @@ EXTENSION = Extension(
 
 
 def __getattr__(name: str) -> Any:
-    # The command line looks into every extension; only receivers need these.
+    # The command line imports every extension; only receivers need these names.
     if name not in ("InvalidSignature", "verify"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from swe_ai_fleet.extensions.webhooks import webhook

@@ -20,12 +20,12 @@ _ERROR_CHARS = 120
 
 
 def secret_url(text: str) -> str:
-    """The URL; `-` reads it from standard input, since chat URLs are secrets and others can read command lines."""
+    """The URL; `-` reads it from standard input: chat URLs are secrets, and other users can read command lines."""
     return sys.stdin.readline().strip() if text == "-" else text
 
 
 def secret_of(variable: str) -> str:
-    """The value of a variable, where one is named. Raises CommandFault."""
+    """The value of an environment variable; empty without a name. Raises CommandFault."""
     value = os.environ.get(variable, "") if variable else ""
     if variable and not value:
         raise CommandFault(f"the variable {variable} is empty", field="secret_variable")
@@ -47,11 +47,11 @@ def show_new_webhook(screen: Screen, answer: pb.CreateWebhookResponse, _: Any) -
         screen.note("store it: it is not shown again")
 
 
-def _standing(webhook: pb.Webhook) -> str:
-    standing = "active" if webhook.active else f"disabled: {webhook.disabled_reason}"
+def _status(webhook: pb.Webhook) -> str:
+    status = "active" if webhook.active else f"disabled: {webhook.disabled_reason}"
     if webhook.dead_letters:
-        standing += f"; {webhook.dead_letters} given up; last error: {one_line(webhook.last_error, _ERROR_CHARS)}"
-    return standing
+        status += f"; {webhook.dead_letters} given up; last error: {one_line(webhook.last_error, _ERROR_CHARS)}"
+    return status
 
 
 WEBHOOK_COLUMNS: Mapping[str, str | Callable[[Any], str]] = {
@@ -59,7 +59,7 @@ WEBHOOK_COLUMNS: Mapping[str, str | Callable[[Any], str]] = {
     "format": "format",
     "url": "url",
     "events": lambda webhook: ", ".join(webhook.events),
-    "standing": _standing,
+    "standing": _status,
 }
 
 
@@ -82,7 +82,7 @@ def show_test(screen: Screen, answer: pb.TestWebhookResponse, _: Any) -> None:
 
 
 def show_deliveries(screen: Screen, answer: pb.ListDeliveriesResponse, _: Any) -> None:
-    # In columns each would be a page long in a narrow terminal.
+    # In columns each delivery would fill a page of a narrow terminal.
     screen.lines([_delivery(delivery) for delivery in answer.deliveries], nothing="no recent deliveries")
 
 
@@ -105,9 +105,7 @@ ROWS: Mapping[str, TableRow] = {
     "webhooks add": TableRow(
         rpc=f"{_SERVICE}.CreateWebhook",
         takes={
-            "url": argument(
-                "Where messages go: https://…; - reads it from standard input.", metavar="URL", turn=secret_url
-            ),
+            "url": argument("The receiver: https://…; - reads it from standard input.", metavar="URL", turn=secret_url),
             "event": option(
                 "execution.started, execution.finished, approval.requested or approval.resolved. "
                 "Default: all but the first.",
@@ -115,13 +113,15 @@ ROWS: Mapping[str, TableRow] = {
                 metavar="EVENT",
             ),
             "form": option("json, slack, discord or telegram.", "format", words="--format", default="json"),
-            "task": option("Only tasks whose ids begin so.", "filter.task_id_prefix", metavar="PREFIX"),
+            "task": option("Only tasks with this prefix of their ids.", "filter.task_id_prefix", metavar="PREFIX"),
             "role": option("Only this role.", "filter.roles"),
-            "status": option("Only executions that ended so: completed, failed, no_winner, …", "filter.statuses"),
+            "status": option(
+                "Only executions with this final status: completed, failed, no_winner, …", "filter.statuses"
+            ),
             "parts": option("Subtasks and nodes of workflows too.", "filter.include_parts"),
-            "name": option("Its id. Default: made of URL and events.", "webhook_id", words="--id", metavar="ID"),
+            "name": option("Its id. Default: from URL and events.", "webhook_id", words="--id", metavar="ID"),
             "secret_variable": option(
-                "A variable that has its secret, whsec_…. Default: a random one.",
+                "An environment variable with its secret, whsec_…. Default: a random secret.",
                 "secret",
                 metavar="NAME",
                 turn=secret_of,

@@ -1,4 +1,4 @@
-"""Notifications for webhooks: an event of an execution as a few facts, masked and cut to size.
+"""Notifications for webhooks: the main facts of an execution's event, masked and shortened.
 
 Facts that the event itself lacks are read from the log.
 """
@@ -35,15 +35,15 @@ TEXT_CHARS = 2_000
 GOAL_CHARS = 1_000
 _REASONS = 10
 _REASON_CHARS = 300
-_CONSIDERED = 4
-"""This many times its limit is masked of a text: a secret across the cut is found, and a huge text costs little."""
+_MASKED_FACTOR = 4
+"""The masked part of a text, in multiples of its limit: enough for a secret across the cut, little of a huge text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notification:
     """A notification. `event_id` is the same in every delivery, `at` (ISO 8601, UTC) the time of the event.
 
-    `data` is what programs get, `facts` what people in a chat read under the `title`: names and values, the latter
+    `data` is for programs; `facts` are names and values that people in a chat read under the `title`. The values are
     untrusted.
     """
 
@@ -187,7 +187,7 @@ def requested(event: Event, task: Task, request: ApprovalRequest, mask: SecretMa
 def resolved(
     event: Event, task: Task, resolution: ApprovalResolution, request: ApprovalRequest | None, mask: SecretMask
 ) -> Notification:
-    """An approval was decided; `request` is what was asked, where it is known."""
+    """An approval was decided; `request` is its request, where it is known."""
     text = _safe(resolution.text, TEXT_CHARS, mask)
     agent = request.agent_id if request else ""
     approver = _safe(resolution.approver, _REASON_CHARS, mask)
@@ -255,23 +255,23 @@ def _of_task(
 
 
 def _approval_event_id(event: Event, stage: str, approval_id: str) -> str:
-    """The same id for every repetition of the event: an orchestrator that takes over asks again.
+    """The same id for every repetition of the event: an orchestrator that takes over repeats the request.
 
-    It has no full stops, unlike an approval's id, since full stops separate the parts of what is signed.
+    It has no full stops, unlike an approval's id, because full stops separate the parts of the signed text.
     """
     return f"{event.execution_id}/approval-{stage}/{hashlib.sha256(approval_id.encode()).hexdigest()[:32]}"
 
 
 def _safe(text: str, limit: int, mask: SecretMask) -> str:
     """A text for a notification: whole characters, secrets masked, at most `limit` characters."""
-    return shortened(mask(well_formed(text[: limit * _CONSIDERED])), limit)
+    return shortened(mask(well_formed(text[: limit * _MASKED_FACTOR])), limit)
 
 
 async def notification_of(stored: StoredEvent, log: EventLog, mask: SecretMask) -> Notification | None:
     """The notification of an event; None for an event that webhooks never get, and for a repetition.
 
-    The same event always gives the same one. Raises NotFound, PreconditionFailed (earlier events are gone from the log,
-    or cannot be read), Unavailable.
+    The same event always gives the same notification. Raises NotFound, PreconditionFailed (earlier events are gone or
+    unreadable), Unavailable.
     """
     event = stored.event
     match event.body:
@@ -318,9 +318,9 @@ async def _task(event: Event, log: EventLog) -> Task:
 
 
 async def _first_request(stored: StoredEvent, log: EventLog, approval_id: str) -> tuple[bool, ApprovalRequest | None]:
-    """Whether an event is the first of its kind about an approval, and what was asked.
+    """Whether an event is the first of its kind about an approval, and the approval's request.
 
-    An orchestrator that takes over asks again, and a timeout may decide just after a person: only the first counts.
+    An orchestrator that takes over repeats the request, and a timeout may follow a person's decision: the first counts.
     """
     request: ApprovalRequest | None = None
     kind = type(stored.event.body)

@@ -1,7 +1,7 @@
-"""Notifications to webhooks: each has a durable consumer of its own on the log of events, which all replicas share.
+"""Notifications to webhooks: each webhook has its own durable consumer on the event log, which all replicas share.
 
-So a receiver that is down delays no other, events of a downtime are delivered afterwards, and an event is acknowledged
-only once its receiver took it or it is a dead letter.
+So a receiver that is down delays no other, its events are delivered afterwards, and an event is acknowledged only when
+its receiver accepted it or it is a dead letter.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from swe_ai_fleet.ports import SecretMask
 
 CONCURRENCY = 4
 MAX_UNSETTLED = 10_000
-"""Events of one webhook that wait to be tried again; more wait in the log."""
+"""Events of one webhook that wait for a retry; further ones wait in the log."""
 GONE = "the receiver answered 410 Gone"
 _EARLY_SECONDS = 0.5
 _UNKNOWN_SECONDS = 5.0
@@ -43,13 +43,13 @@ _log = structlog.get_logger(__name__)
 
 
 def queue_of(webhook: Webhook) -> WorkQueue:
-    """The consumer that holds a webhook's place in the log."""
+    """The consumer that holds a webhook's position in the log."""
     executions = f"agent.events.{token(webhook.tenant)}.*"
     return WorkQueue(
         stream=EVENTS,
         subjects=(f"{executions}.{EXECUTION_SUBJECT}", f"{executions}.{CONTROL_SUBJECT}"),
         consumer=webhook.consumer,
-        # Attempts are counted in the delivery store; this bounds our own failures.
+        # Attempts are counted in the delivery store; this bounds failures of this process.
         max_deliveries=50,
         # Messages of a killed process are redelivered after this time.
         ack_wait_seconds=10.0,
@@ -66,7 +66,7 @@ class WebhookNotifier:
 
     Attributes:
         chance: A number from 0 to 1.
-        tls: How receivers prove who they are; None: by the usual public authorities.
+        tls: The trusted authorities of receivers; None: the usual public ones.
     """
 
     log: JetStream
@@ -114,7 +114,10 @@ class WebhookNotifier:
         return reply, attempt_made
 
     async def test(self, webhook: Webhook) -> tuple[DeliveryAttempt, bool]:
-        """Send a test message once; and whether the webhook was disabled and is not any more. Raises Unavailable."""
+        """Send a test message once.
+
+        Returns the delivery, and whether it enabled a disabled webhook. Raises Unavailable.
+        """
         sender = self.sender()
         try:
             notification = trial(webhook, name=uuid.uuid4().hex, at=self.now().isoformat())
@@ -129,7 +132,7 @@ class WebhookNotifier:
 
 @dataclass(frozen=True, kw_only=True)
 class Listener:
-    """Takes the messages of one webhook's consumer."""
+    """Handles the messages of one webhook's consumer."""
 
     notifier: WebhookNotifier
     consumer: str
@@ -143,7 +146,7 @@ class Listener:
         """
         notifier, webhook = self.notifier, self.notifier.webhooks.of_consumer(self.consumer)
         if webhook is None or not webhook.active:
-            # It was deleted or recreated: the follower of the store ends this listener, too.
+            # The webhook was deleted or recreated: the follower of the store ends this listener too.
             raise RetryAfter(_UNKNOWN_SECONDS)
         notification = await self._notification(webhook, work)
         if notification is None or not wants(webhook, notification):
@@ -181,7 +184,7 @@ class Listener:
             raise PermanentError(f"the event cannot be read: {str(fault)[:300]}") from fault
 
     async def _number(self, webhook: Webhook, work: WorkMessage) -> int:
-        """The number of this attempt; 0 where none is needed. Raises RetryAfter where it is too early."""
+        """The number of this attempt; 0 for a delivered message. Raises RetryAfter where it is too early."""
         if work.deliveries == 1:
             return 1
         # A redelivery is not an attempt: a process may have ended in between, or the server restarted.
@@ -202,55 +205,55 @@ class Listener:
 async def open_listeners(notifier: WebhookNotifier, changed: asyncio.Event) -> AsyncGenerator[asyncio.Task[None]]:
     """Consume events for every webhook of the store until the context ends; `changed` is set when webhooks change.
 
-    Yields the task that does it; if it ends early, it has failed, and the fault is logged. Raises Unavailable.
+    Yields the consuming task; if it ends early, it has failed, and the fault is logged. Raises Unavailable.
     """
     for orphan in await notifier.webhooks.orphans(await notifier.log.consumers(EVENTS)):
-        # The process that was to remove it ended before.
+        # The process that was to remove this consumer ended before.
         await notifier.log.remove_consumer(EVENTS, orphan)
-    listening = _listening(notifier, changed)
-    async with in_background(listening, name="webhooks", fault="webhook notifications have stopped") as (task,):
+    running = _run_listeners(notifier, changed)
+    async with in_background(running, name="webhooks", fault="webhook notifications have stopped") as (task,):
         yield task
 
 
-async def _listening(notifier: WebhookNotifier, changed: asyncio.Event) -> None:
+async def _run_listeners(notifier: WebhookNotifier, changed: asyncio.Event) -> None:
     listening: dict[str, asyncio.Task[None]] = {}
     try:
         while True:
             changed.clear()
             wanted = {webhook.consumer: webhook for webhook in notifier.webhooks.all() if webhook.active}
             for consumer in [name for name in listening if name not in wanted]:
-                await _ended([listening.pop(consumer)])
-                await _removed(notifier.log, consumer)
+                await _cancel([listening.pop(consumer)])
+                await _remove_consumer(notifier.log, consumer)
             for consumer, webhook in wanted.items():
                 if consumer not in listening:
-                    listening[consumer] = asyncio.create_task(_consuming(notifier, webhook), name=consumer)
+                    listening[consumer] = asyncio.create_task(_consume(notifier, webhook), name=consumer)
             await changed.wait()
     finally:
-        await _ended(list(listening.values()))
+        await _cancel(list(listening.values()))
 
 
-async def _consuming(notifier: WebhookNotifier, webhook: Webhook) -> None:
+async def _consume(notifier: WebhookNotifier, webhook: Webhook) -> None:
     sender = notifier.sender()
     listener = Listener(notifier=notifier, consumer=webhook.consumer, sender=sender)
     try:
         await notifier.log.consume(queue_of(webhook), listener.handle)
     except Exception:
-        # Nothing awaits this task either.
+        # Nothing else would report it: no task awaits this one.
         _log.exception("notifications of a webhook have stopped", webhook=webhook.webhook_id)
         raise
     finally:
         await sender.close()
 
 
-async def _ended(tasks: list[asyncio.Task[None]]) -> None:
+async def _cancel(tasks: list[asyncio.Task[None]]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _removed(log: JetStream, consumer: str) -> None:
+async def _remove_consumer(log: JetStream, consumer: str) -> None:
     try:
         await log.remove_consumer(EVENTS, consumer)
     except FleetError as fault:
-        # The next process to start looks for what was left behind.
+        # The next process to start removes consumers without a webhook.
         _log.warning("webhooks.consumer_left", consumer=consumer, reason=fault.message)

@@ -1,6 +1,6 @@
-"""Makes messages of notifications and sends them over HTTP: to checked addresses, without redirects, within limits.
+"""Formats notifications as messages and sends them over HTTP: to checked addresses, without redirects.
 
-Limits are of time and of the reply's size; a schedule says when a message that failed is sent again.
+A request has limits of time and of the reply's size; a schedule says when a failed one is retried.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ class ReceiverResponse:
 
     @property
     def gone(self) -> bool:
-        """Whether it wants no more messages, ever."""
+        """Whether the receiver is gone for good."""
         return self.http_status == _GONE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """When failed deliveries are tried again.
+    """When failed deliveries are retried.
 
     Args:
         waits: Seconds before each further attempt.
@@ -75,8 +75,7 @@ class Schedule:
     def wait(self, attempt: int, reply: ReceiverResponse, chance: Callable[[], float]) -> float | None:
         """Seconds to wait after a failed attempt (counted from 1); None where it was the last.
 
-        A receiver that says when to come back is left alone until then, for six hours at most. `chance` gives a number
-        from 0 to 1.
+        A receiver's `Retry-After` is honoured, up to six hours. `chance` returns a number from 0 to 1.
         """
         if attempt > len(self.waits):
             return None
@@ -85,14 +84,14 @@ class Schedule:
 
 
 def retry_after_seconds(header: str, now: datetime) -> float:
-    """What a Retry-After header says (RFC 9110, 10.2.3), in seconds from now; 0 where it says nothing sensible."""
+    """The time of a Retry-After header (RFC 9110, 10.2.3), in seconds from now; 0 for a malformed one."""
     text = header.strip()[:64]
     if text.isascii() and text.isdecimal():
         return float(int(text))
     try:
         at = parsedate_to_datetime(text)
     except (ValueError, TypeError, IndexError, OverflowError):
-        # The parser reads untrusted text, and does not document all of its exceptions.
+        # The text is untrusted, and the parser's exceptions are not all documented.
         return 0.0
     at = at if at.tzinfo else at.replace(tzinfo=UTC)
     return max(0.0, (at - now).total_seconds())
@@ -101,7 +100,7 @@ def retry_after_seconds(header: str, now: datetime) -> float:
 SLACK_CHARS = 3_000
 DISCORD_UNITS = 2_000
 _VALUE_CHARS = (500, 250, 120, 60, 30)
-"""Of each value, as many as leave the message within its limit."""
+"""Lengths of each value, tried in order until the message is within its limit."""
 _ZERO_WIDTH = "\u200b"
 _SLACK = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
 USER_AGENT = "swe-ai-fleet-webhooks/1"
@@ -109,7 +108,7 @@ MAX_BODY_BYTES = 64 * 1024
 
 
 def slack(notification: Notification) -> Mapping[str, object]:
-    """What incoming webhooks of Slack take: `&`, `<` and `>` are the characters that it wants escaped."""
+    """The message of an incoming webhook of Slack, which requires `&`, `<` and `>` to be escaped."""
 
     def line(name: str, value: str) -> str:
         return f"*{name}:* `{value.replace('`', chr(39)).translate(_SLACK)}`"
@@ -119,7 +118,7 @@ def slack(notification: Notification) -> Mapping[str, object]:
 
 
 def discord(notification: Notification) -> Mapping[str, object]:
-    """What webhooks of Discord take; mentions are switched off, whatever the text says."""
+    """The message of a Discord webhook; mentions in its text have no effect."""
 
     def line(name: str, value: str) -> str:
         return f"**{name}:** `{value.replace('`', chr(39))}`"
@@ -129,7 +128,7 @@ def discord(notification: Notification) -> Mapping[str, object]:
 
 
 def telegram(notification: Notification, chat_id: str) -> Mapping[str, object]:
-    """What `sendMessage` of Telegram's Bot API takes."""
+    """The arguments of `sendMessage` in Telegram's Bot API."""
     dialect = MarkdownV2()
 
     def written(*spans: Span) -> str:
@@ -176,15 +175,15 @@ class WebhookRequest:
 
 
 def message(webhook: Webhook, notification: Notification, timestamp: int) -> WebhookRequest:
-    """What is sent at `timestamp` (seconds since the epoch). The body is the same in every attempt."""
+    """The request sent at `timestamp` (seconds since the epoch). The body is the same in every attempt."""
     body = json.dumps(_content(webhook, notification), ensure_ascii=False, separators=(",", ":")).encode()
     if len(body) > MAX_BODY_BYTES:
-        # Every text of a notification is cut to size, so only a bug gets here.
+        # Every text of a notification is shortened, so only a bug gets here.
         raise RuntimeError(f"a notification of {len(body)} bytes")
     headers = {
         "Content-Type": "application/json",
         "User-Agent": USER_AGENT,
-        # A connection that waits for the next event may be dead by then.
+        # A connection kept open may be dead at the next event.
         "Connection": "close",
     }
     return WebhookRequest(
@@ -208,7 +207,7 @@ def _content(webhook: Webhook, notification: Notification) -> Mapping[str, objec
 
 SEND_SECONDS = 10.0
 PORTS = (443, 8443)
-"""Of public hosts; private ones are named with theirs."""
+"""Of public hosts; private hosts are configured with their ports."""
 MAX_ERROR_BYTES = 4_096
 _ERROR_CHARS = 300
 _RESOLVE_SECONDS = 5.0
@@ -218,9 +217,9 @@ _RETRIED_LATER = (429, 503)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebhookRules:
-    """Where webhooks may go: https to any public host, http and https to the private ones that are named.
+    """The allowed URLs of webhooks: https to any public host, http and https to the configured private ones.
 
-    Raises InvalidRequest for what is no host.
+    Raises InvalidRequest for a malformed host.
     """
 
     private_hosts: tuple[str, ...] = ()
@@ -237,7 +236,7 @@ class WebhookRules:
 
     @property
     def policy(self) -> HttpPolicy:
-        """The rules that connections are held to."""
+        """The rules for connections."""
         return HttpPolicy(private_hosts=self.private_hosts, ports=PORTS)
 
     def allow(self, url: str) -> httpx2.URL:
@@ -249,10 +248,10 @@ class WebhookRules:
         return parsed
 
     async def check(self, url: str) -> None:
-        """Refuse a URL that webhooks may not have, by the addresses of its host now. Raises InvalidRequest.
+        """Refuse a URL that is not allowed, by its host's current addresses. Raises InvalidRequest.
 
-        A name that cannot be resolved is let through: the receiver may not be there yet, and every connection is
-        checked again.
+        A name that cannot be resolved is accepted: the receiver may not exist yet, and every connection is checked
+        again.
         """
         try:
             parsed = self.allow(url)
@@ -270,13 +269,13 @@ class WebhookRules:
             return
 
 
-_HINT = "https://…; FLEET_WEBHOOK_PRIVATE_HOSTS names hosts of the own network, as host:port"
+_HINT = "https://…; FLEET_WEBHOOK_PRIVATE_HOSTS allows hosts of your own network, as host:port"
 
 
 class _OwnResolver:
-    """This machine's resolver, run in threads of its own.
+    """This machine's resolver, in separate threads.
 
-    A look-up cannot be cancelled: one without an answer must not block the threads that everything else shares.
+    A look-up cannot be cancelled: one without an answer must not block the shared threads.
     """
 
     def __init__(self) -> None:
@@ -293,10 +292,10 @@ class _OwnResolver:
 
 
 class WebhookSender:
-    """Sends to one receiver, so that none waits for another's connections.
+    """Sends to one receiver, with its own connections.
 
     Args:
-        tls: How receivers prove who they are; None: by the usual public authorities.
+        tls: The trusted authorities of receivers; None: the usual public ones.
     """
 
     def __init__(
@@ -324,7 +323,7 @@ class WebhookSender:
         """Send a message; the reply holds any failure, which is never raised.
 
         Args:
-            secrets: What must not be in the error, beside the URL's own parts.
+            secrets: Masked in the error, like the parts of the URL.
         """
         try:
             url = self._rules.allow(message.url)
@@ -360,7 +359,7 @@ class WebhookSender:
 
 
 def _parts(url: httpx2.URL) -> tuple[str, ...]:
-    """Parts of a URL that may be secret: segments of its path (chats have theirs there) and its query."""
+    """Parts of a URL that may be secret: segments of its path (as in chats' URLs) and of its query."""
     path = url.raw_path.decode("ascii", "replace")
     parts = path.replace("?", "/").replace("&", "/").split("/")
     # A receiver may echo only the value of `token=…`.

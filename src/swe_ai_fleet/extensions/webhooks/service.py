@@ -76,7 +76,7 @@ class NotificationServicer(NotificationServiceServicer):
 
 
 def open_service(served: Stack) -> AbstractAsyncContextManager[Service]:
-    """What the orchestrator serves."""
+    """The notification service of the orchestrator."""
     return open_notifications(served.log, served.settings)
 
 
@@ -90,13 +90,13 @@ async def open_notifications(
     tls: ssl.SSLContext | None = None,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> AsyncGenerator[Service]:
-    """Notify webhooks until the context ends; yields the service by which callers manage them.
+    """Notify webhooks until the context ends; yields the service that manages them.
 
     Args:
         settings: `webhook_private_hosts` and the secrets to mask.
-        schedule: When failed deliveries are tried again; None: for about a day.
-        network: Where connections go; None: the real network.
-        tls: How receivers prove who they are; None: by the usual public authorities.
+        schedule: When failed deliveries are retried; None: for about a day.
+        network: The network for connections; None: the real one.
+        tls: The trusted authorities of receivers; None: the usual public ones.
 
     Raises:
         InvalidRequest: A setting is malformed.
@@ -122,7 +122,7 @@ async def open_notifications(
 
 
 def _webhook(request: pb.CreateWebhookRequest) -> Webhook:
-    """The webhook that is asked for, not yet made. Raises InvalidRequest."""
+    """The requested webhook, not stored yet. Raises InvalidRequest."""
     named = [parse_event(text, field=f"events[{number}]") for number, text in enumerate(request.events)]
     events = tuple(dict.fromkeys(named)) or USUAL
     for number, status in enumerate(request.filter.statuses):

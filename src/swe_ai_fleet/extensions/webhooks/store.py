@@ -1,6 +1,6 @@
-"""Stores of an installation: its webhooks, followed by every replica, and their deliveries.
+"""Stores of webhooks, which every replica follows, and of their deliveries.
 
-For deliveries, the last attempts of each webhook are kept, and the progress of failed ones.
+Of deliveries, the last attempts of each webhook are stored, and the progress of failed ones.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ WEBHOOKS_BUCKET = "agent-webhooks"
 MAX_WEBHOOKS = 100
 CONSUMER_PREFIX = "webhook-"
 _DOT = "="
-"""Stands for a dot in the names of consumers, which cannot have one."""
+"""Replaces a dot in the names of consumers, where dots are not allowed."""
 
 _log = structlog.get_logger(__name__)
 DELIVERIES_BUCKET = "agent-webhook-deliveries"
@@ -60,7 +60,7 @@ class WebhookStore:
         )
 
     async def __aenter__(self) -> Self:
-        """Read what is kept. Raises Unavailable."""
+        """Read the stored webhooks. Raises Unavailable."""
         await self._follower.start()
         return self
 
@@ -68,15 +68,15 @@ class WebhookStore:
         await self._follower.stop()
 
     def all(self) -> tuple[Webhook, ...]:
-        """The webhooks that this replica knows, by their ids."""
+        """The webhooks that this replica has read, ordered by their ids."""
         return tuple(self._known[key] for key in sorted(self._known))
 
     def of_consumer(self, consumer: str) -> Webhook | None:
-        """The webhook of a consumer, as this replica knows it."""
+        """The webhook of a consumer, as this replica has read it."""
         return next((webhook for webhook in self._known.values() if webhook.consumer == consumer), None)
 
     async def get(self, webhook_id: str, tenant: str = DEFAULT_TENANT) -> Webhook:
-        """A tenant's webhook as it is kept now. Raises NotFound, InvalidRequest, Unavailable."""
+        """A tenant's webhook as stored now. Raises NotFound, InvalidRequest, Unavailable."""
         check_id(webhook_id)
         key = key_in(tenant, webhook_id)
         entry = await self._store.get(key)
@@ -86,18 +86,18 @@ class WebhookStore:
         return webhook
 
     async def list(self, tenant: str = DEFAULT_TENANT) -> tuple[Webhook, ...]:
-        """A tenant's stored webhooks, by their ids. Raises Unavailable."""
+        """A tenant's stored webhooks, ordered by their ids. Raises Unavailable."""
         webhooks = [_loaded(entry.key, entry.value) for entry in await self._store.entries()]
         return tuple(webhook for webhook in webhooks if webhook is not None and webhook.tenant == tenant)
 
     async def orphans(self, consumers: Sequence[str]) -> tuple[str, ...]:
-        """Which of these consumers belong to webhooks that are gone, disabled or recreated. Raises Unavailable."""
+        """Those consumers whose webhooks are deleted, disabled or recreated. Raises Unavailable."""
         stored = {entry.key: _loaded(entry.key, entry.value) for entry in await self._store.entries()}
         orphans: list[str] = []
         for name in consumers:
             key = name.removeprefix(CONSUMER_PREFIX).rpartition("-")[0].replace(_DOT, ".")
             webhook = stored.get(key)
-            # An unreadable webhook may be of a newer version: its consumer must stay.
+            # An unreadable webhook may come from a newer version: its consumer must stay.
             unreadable = key in stored and webhook is None
             alive = webhook is not None and webhook.active and webhook.consumer == name
             if name.startswith(CONSUMER_PREFIX) and not unreadable and not alive:
@@ -110,7 +110,8 @@ class WebhookStore:
         With `same_secret`, another secret makes another webhook. Raises AlreadyExists for a different webhook with
         that id, ResourceExhausted, Unavailable.
         """
-        keys = [entry.key for entry in await self._store.entries() if _is_of(webhook.tenant, entry.key)]
+        prefix = "" if webhook.tenant == DEFAULT_TENANT else webhook.tenant
+        keys = [entry.key for entry in await self._store.entries() if entry.key.rpartition(".")[0] == prefix]
         if len(keys) >= MAX_WEBHOOKS and webhook.key not in keys:
             raise ResourceExhausted(f"there are {len(keys)} webhooks, the limit", hint="delete one first")
         webhook_added = replace(
@@ -122,14 +123,14 @@ class WebhookStore:
         try:
             await self._store.put(webhook.key, to_json(webhook_added), revision=0)
         except Fenced:
-            there = await self.get(webhook.webhook_id, webhook.tenant)
-            if _content(there, secret=same_secret) != _content(webhook_added, secret=same_secret):
+            existing = await self.get(webhook.webhook_id, webhook.tenant)
+            if _content(existing, secret=same_secret) != _content(webhook_added, secret=same_secret):
                 raise AlreadyExists(
                     f"a webhook {webhook.webhook_id} already exists",
                     field="webhook_id",
                     hint="delete it first, or choose another id",
                 ) from None
-            return there, True
+            return existing, True
         return webhook_added, False
 
     async def remove(self, webhook_id: str, tenant: str = DEFAULT_TENANT) -> Webhook | None:
@@ -208,22 +209,18 @@ def _loaded(key: str, value: bytes) -> Webhook | None:
 
 
 def _content(webhook: Webhook, *, secret: bool) -> tuple[object, ...]:
-    """What makes two webhooks the same."""
+    """The fields that two webhooks with the same id must share."""
     content = (webhook.url, sorted(webhook.events), webhook.format, webhook.filter)
     return (*content, webhook.secret) if secret else content
 
 
-def _is_of(tenant: str, key: str) -> bool:
-    return key.rpartition(".")[0] == ("" if tenant == DEFAULT_TENANT else tenant)
-
-
 def _consumer(key: str) -> str:
-    """A name that no consumer had before, so that it does not inherit the position of a deleted one."""
+    """A new consumer name, so that it does not inherit the position of a deleted consumer."""
     return f"{CONSUMER_PREFIX}{key.replace('.', _DOT)}-{secrets.token_hex(4)}"
 
 
 class DeliveryStatus(StrEnum):
-    """How an attempt went: taken; failed, and tried again; failed for the last time."""
+    """The result of an attempt: accepted; failed, with a retry; failed for the last time."""
 
     DELIVERED = "delivered"
     RETRYING = "retrying"
@@ -232,7 +229,7 @@ class DeliveryStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryAttempt:
-    """One attempt to deliver. `sequence` is the event's place in the log, 0 for a test; `number` counts from 1.
+    """One attempt to deliver. `sequence` is the event's number in the log, 0 for a test; `number` counts from 1.
 
     `error` is untrusted text. Times are ISO 8601, UTC.
     """
@@ -252,19 +249,19 @@ class DeliveryAttempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pending:
-    """A delivery that failed `attempts` times, and is not to be tried before `next_at`."""
+    """A delivery that failed `attempts` times; `next_at` is the earliest time of its next attempt."""
 
     attempts: int
     next_at: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Kept:
+class _StoredAttempts:
     attempts: tuple[DeliveryAttempt, ...] = ()
 
 
 class DeliveryStore:
-    """Keeps attempts in a store whose entries expire."""
+    """Stores attempts in a bucket whose entries expire."""
 
     def __init__(self, store: KeyValue) -> None:
         self._store = store
@@ -272,10 +269,10 @@ class DeliveryStore:
     async def last(self, webhook: Webhook) -> tuple[DeliveryAttempt, ...]:
         """The last attempts, the newest first. Raises Unavailable."""
         entry = await self._store.get(_list_key(webhook))
-        return tuple(reversed(_kept(entry.value).attempts)) if entry else ()
+        return tuple(reversed(_stored_attempts(entry.value).attempts)) if entry else ()
 
     async def was_delivered(self, webhook: Webhook, sequence: int) -> bool:
-        """Whether an event is known to have been delivered. Raises Unavailable."""
+        """Whether a delivery of an event is in the list. Raises Unavailable."""
         attempts = await self.last(webhook)
         return any(attempt.sequence == sequence and attempt.status is DeliveryStatus.DELIVERED for attempt in attempts)
 
@@ -285,7 +282,7 @@ class DeliveryStore:
         return from_json(Pending, entry.value) if entry else None
 
     async def failed(self, webhook: Webhook, sequence: int, pending: Pending) -> None:
-        """Remember that an attempt failed. Raises Unavailable."""
+        """Store the progress of a failed delivery. Raises Unavailable."""
         await self._store.put(_pending_key(webhook, sequence), to_json(pending))
 
     async def settled(self, webhook: Webhook, sequence: int) -> None:
@@ -296,7 +293,7 @@ class DeliveryStore:
         """Add an attempt to the list; a failure to do so is only logged."""
 
         def longer(entry: KeyValueEntry | None) -> bytes:
-            listed = _kept(entry.value) if entry else _Kept()
+            listed = _stored_attempts(entry.value) if entry else _StoredAttempts()
             return to_json(replace(listed, attempts=(*listed.attempts, attempt)[-MAX_ATTEMPTS_KEPT:]))
 
         try:
@@ -306,15 +303,15 @@ class DeliveryStore:
             _log.warning("webhooks.attempt_not_listed", webhook=webhook.webhook_id, reason=fault.message)
 
     async def forget(self, webhook: Webhook) -> None:
-        """Forget the list of a webhook. Raises Unavailable."""
+        """Delete the list of a webhook. Raises Unavailable."""
         await self._store.delete(_list_key(webhook))
 
 
-def _kept(value: bytes) -> _Kept:
+def _stored_attempts(value: bytes) -> _StoredAttempts:
     try:
-        return from_json(_Kept, value)
+        return from_json(_StoredAttempts, value)
     except ValueError:
-        return _Kept()
+        return _StoredAttempts()
 
 
 def _list_key(webhook: Webhook) -> str:

@@ -1,4 +1,4 @@
-"""A webhook: where to send what, signed with what.
+"""A webhook: its URL, events, filter and secret; signatures of messages.
 
 Signatures are those of the Standard Webhooks specification (1.0.0) in its symmetric form: HMAC-SHA256 of
 `<id>.<timestamp>.<body>`; the secret is `whsec_` and its bytes in base64.
@@ -34,7 +34,7 @@ _MAX_SIGNATURES = 16
 
 
 class InvalidSignature(Exception):
-    """A message is not signed with the secret, or it is too old; the text says which."""
+    """A message is not signed with the secret, or too old; the text says which."""
 
 
 def new_secret() -> str:
@@ -43,7 +43,7 @@ def new_secret() -> str:
 
 
 def key_of(secret: str) -> bytes:
-    """The bytes of a secret. Raises InvalidRequest for what is none."""
+    """The bytes of a secret. Raises InvalidRequest for a malformed one."""
     try:
         key = base64.b64decode(secret.removeprefix(PREFIX), validate=True)
     except (binascii.Error, ValueError):
@@ -64,7 +64,7 @@ def signature(key: bytes, message_id: str, timestamp: int, body: bytes) -> str:
 
 
 def signed_headers(secret: str, message_id: str, timestamp: int, body: bytes) -> dict[str, str]:
-    """The three headers of a message. Raises InvalidRequest for what is no secret."""
+    """The three headers of a message. Raises InvalidRequest for a malformed secret."""
     return {
         ID_HEADER: message_id,
         TIMESTAMP_HEADER: str(timestamp),
@@ -80,18 +80,18 @@ def verify(
     *,
     now: float | None = None,
 ) -> str:
-    """The id of a message that is genuine; the same event has the same id, however often it comes.
+    """Verify a message; returns its id, which is the same in every delivery of an event.
 
     Args:
-        secret: What the webhook was created with, `whsec_…`.
-        headers: Those of the request, in any case of letters.
-        body: The request's body as it came, byte for byte.
-        tolerance_seconds: How far the message's time may be from now, either way.
+        secret: The webhook's secret, `whsec_…`.
+        headers: The request's headers; names in upper or lower case.
+        body: The request's body, unchanged.
+        tolerance_seconds: The largest difference between the message's time and now, either way.
         now: Seconds since the epoch; None: this machine's clock.
 
     Raises:
-        InvalidSignature: It is not genuine.
-        InvalidRequest: The secret is none.
+        InvalidSignature: The message is not genuine.
+        InvalidRequest: The secret is malformed.
     """
     key = key_of(secret)
     values = {name.lower(): value for name, value in headers.items()}
@@ -104,7 +104,7 @@ def verify(
     if abs((time.time() if now is None else now) - timestamp) > tolerance_seconds:
         raise InvalidSignature("the message is too old, or the clocks differ")
     expected = signature(key, message_id, timestamp, body).encode()
-    # One for each secret while secrets change; other versions than ours may stand among them.
+    # During a change of secrets there is one for each; some may be of other signature versions.
     signatures = signed.encode("utf-8", "replace").split(b" ", _MAX_SIGNATURES)[:_MAX_SIGNATURES]
     if not any(hmac.compare_digest(candidate, expected) for candidate in signatures):
         raise InvalidSignature("no signature matches the body and the secret")
@@ -132,7 +132,7 @@ SUBSCRIBABLE = (
     EventType.APPROVAL_RESOLVED,
 )
 USUAL = SUBSCRIBABLE[1:]
-"""The events of a webhook that names none."""
+"""The events of a webhook without `events`."""
 
 
 class Format(StrEnum):
@@ -160,10 +160,10 @@ class Filter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Webhook:
-    """A receiver. `url` and `secret` are for sending only: `shown_url` is what people see.
+    """A receiver. `url` and `secret` are for sending only: people are shown `shown_url`.
 
     `consumer` names the consumer that holds its position in the event log, from `start_sequence` on. With a
-    `disabled_reason` it gets nothing. `dead_letters` counts failures since the last delivery. Times are ISO 8601, UTC.
+    `disabled_reason` nothing is sent. `dead_letters` counts failures since the last delivery. Times are ISO 8601, UTC.
     """
 
     webhook_id: str
@@ -188,12 +188,12 @@ class Webhook:
 
     @property
     def active(self) -> bool:
-        """Whether it gets events."""
+        """Whether events are sent to it."""
         return not self.disabled_reason
 
     @property
     def shown_url(self) -> str:
-        """The URL without what may be a secret: chats have theirs in the path, others in the query."""
+        """The URL without parts that may be secret: the path of a chat's URL, the query of others."""
         parts = urlsplit(self.url)
         if self.format is not Format.JSON:
             return f"{parts.scheme}://{parts.netloc}/…"
@@ -210,7 +210,7 @@ class Webhook:
 
 
 def default_id(tenant: str, url: str, events: tuple[EventType, ...]) -> str:
-    """The id of a webhook whose caller names none: the same for the same URL and events."""
+    """The id of a webhook without an id of the caller's: the same for the same URL and events."""
     identity = "\n".join((tenant, url, *sorted(events)))
     return f"wh-{hashlib.sha256(identity.encode()).hexdigest()[:16]}"
 
@@ -221,7 +221,7 @@ def key_in(tenant: str, webhook_id: str) -> str:
 
 
 def check_id(webhook_id: str) -> None:
-    """Raises InvalidRequest for what is not a valid webhook id."""
+    """Raises InvalidRequest for an invalid webhook id."""
     if not _ID.fullmatch(webhook_id):
         raise InvalidRequest(
             f"{webhook_id[:80]!r} is not a valid webhook id",
@@ -231,7 +231,7 @@ def check_id(webhook_id: str) -> None:
 
 
 def check_webhook(webhook: Webhook) -> None:
-    """Refuse a webhook that could never work, its URL's host aside. Raises InvalidRequest naming the field."""
+    """Refuse an invalid webhook; its URL's host is not checked. Raises InvalidRequest naming the field."""
     check_id(webhook.webhook_id)
     key_of(webhook.secret)
     if not webhook.events or EventType.TEST in webhook.events:
@@ -253,7 +253,7 @@ def check_webhook(webhook: Webhook) -> None:
 
 
 def parse_event(text: str, *, field: str) -> EventType:
-    """An event that a webhook can hear of. Raises InvalidRequest."""
+    """A subscribable event by its name. Raises InvalidRequest."""
     for event in SUBSCRIBABLE:
         if event == text:
             return event

@@ -1,6 +1,6 @@
 """Workflows: read, checked, drawn and run.
 
-Exported names are imported when first used; their types stand in `__init__.pyi`.
+Exported names are imported when first used; their types are declared in `__init__.pyi`.
 """
 
 from __future__ import annotations
@@ -35,36 +35,36 @@ _HOMES = {
 }  # fmt: skip
 EXTENSION = Extension(
     services="service:open_service",
-    groups={"workflow": "Steps of agents, tools and people, run as one."},
+    groups={"workflow": "Workflows of agents, tools and people."},
     commands={
         "workflow list": entry(
             "extensions.workflows.commands",
-            "Show the workflows that the fleet knows, with their inputs.",
+            "Show the fleet's workflows, with their inputs.",
             "fleet workflow list",
         ),
         "workflow run": entry(
-            "extensions.workflows.commands:run",
-            "Run a workflow; show its nodes as they go on, then what it gave.",
+            "extensions.workflows.command_runs:run",
+            "Run a workflow; show the progress of its nodes, then its outputs.",
             "fleet workflow run review.yaml --input branch=main --repo .",
         ),
         "workflow validate": entry(
-            "extensions.workflows.commands:validate",
-            "Say everything that is wrong with workflow files, as `file:line: node: message`; needs no fleet.",
+            "extensions.workflows.command_runs:validate",
+            "Show every fault of workflow files, as `file:line: node: message`; needs no fleet.",
             "fleet workflow validate review.yaml",
         ),
         "workflow graph": entry(
-            "extensions.workflows.commands:graph",
+            "extensions.workflows.command_runs:graph",
             "Draw a workflow as Mermaid text; needs no fleet.",
             "fleet workflow graph review.yaml -o review.mmd",
         ),
         "workflow show": entry(
-            "extensions.workflows.commands:show",
-            "Show a run as it stands: its nodes, what paused ones would be given, what it gave.",
+            "extensions.workflows.command_runs:show",
+            "Show the state of a run: its nodes, the inputs of paused ones, its outputs.",
             "fleet workflow show nightly-review",
         ),
         "workflow steer": entry(
             "extensions.workflows.commands",
-            "Pause a run before its next nodes, let paused nodes go, or have it continue.",
+            "Pause a run before its next nodes, release paused nodes, or continue the run.",
             "fleet workflow steer nightly-review step --node merge",
         ),
     },

@@ -1,6 +1,6 @@
-"""The check whether a workflow can run: what its nodes, edges, branches and references mean together.
+"""Checks whether a workflow can run: its edges, branches, references and names, beyond the shape of its document.
 
-It counts how large a workflow is with all the workflows in it, and finds one that contains itself.
+Also: the size of a workflow with all its sub-workflows, and workflows that contain themselves.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from swe_ai_fleet.extensions.workflows.runner import INPUT_TYPES, fits
 from swe_ai_fleet.extensions.workflows.schema import ID, ID_HINT, MAX_EDGES, MAX_NODES
 
 MAX_NESTED = 8
-"""Workflows within workflows."""
+"""Levels of sub-workflows."""
 MAX_WHOLE = 5_000
-"""Nodes of a workflow and of all workflows in it."""
+"""Nodes of a workflow and of all its sub-workflows."""
 _ID = re.compile(ID)
 
 
 def edge_problems(workflow: Workflow, path: DocumentPath) -> list[Problem]:
-    """Edges to nowhere, edges given twice, labels that nothing chooses or leads from, cycles, nodes out of reach."""
+    """Edges to unknown nodes, duplicate edges, labels without a case or an edge, cycles, and unreachable nodes."""
     nodes = {node.id: node for node in workflow.nodes}
     problems: list[Problem] = []
     whole: list[Edge] = []
@@ -107,7 +107,7 @@ def _case_problems(node: Node, labels: set[str], place: DocumentPath) -> list[Pr
 
 
 def _unreachable(workflow: Workflow, edges: list[Edge], path: DocumentPath) -> list[Problem]:
-    """Nodes that cannot be reached, because every path to them needs a case that is never chosen."""
+    """Nodes that every path reaches only through a case that is never chosen."""
     nodes = {node.id: node for node in workflow.nodes}
     dead = {(node.id, label) for node in workflow.nodes for label in _never_chosen(node)}
     into: dict[str, list[Edge]] = {name: [] for name in nodes}
@@ -133,14 +133,14 @@ def _never_chosen(node: Node) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """`nodes` are counted once for each place where they stand; `depth` 1 is a workflow without others in it."""
+    """`nodes` counts a sub-workflow's nodes once for each use of it; `depth` 1 is a workflow without sub-workflows."""
 
     nodes: int = 0
     depth: int = 0
 
 
 def inner_nodes(workflow: Workflow) -> Iterator[Node]:
-    """The nodes of a workflow that hold a workflow each, those within maps included."""
+    """The sub-workflow nodes of a workflow, those within maps included."""
     for node in workflow.nodes:
         while node.node is not None:
             node = node.node
@@ -148,12 +148,14 @@ def inner_nodes(workflow: Workflow) -> Iterator[Node]:
             yield node
 
 
-def way_back(name: str, within: tuple[str, ...], workflows: Mapping[str, Workflow]) -> tuple[str, ...]:
-    """The cycle by which the workflow `name` contains itself or one that contains it; empty without one."""
-    return _way_back(name, within, workflows, set())
+def containment_cycle(name: str, within: tuple[str, ...], workflows: Mapping[str, Workflow]) -> tuple[str, ...]:
+    """The cycle by which the workflow `name` contains itself or one of `within`; empty without a cycle."""
+    return _containment_cycle(name, within, workflows, set())
 
 
-def _way_back(name: str, within: tuple[str, ...], workflows: Mapping[str, Workflow], seen: set[str]) -> tuple[str, ...]:
+def _containment_cycle(
+    name: str, within: tuple[str, ...], workflows: Mapping[str, Workflow], seen: set[str]
+) -> tuple[str, ...]:
     if name in within:
         return (*within[within.index(name) :], name)
     if name in seen or name not in workflows:
@@ -165,8 +167,8 @@ def _way_back(name: str, within: tuple[str, ...], workflows: Mapping[str, Workfl
         for node in inner_nodes(workflow):
             if isinstance(node.workflow, Workflow):
                 waiting.append((node.workflow, (*names, node.workflow.name)))
-            elif way := _way_back(node.workflow, names, workflows, seen):
-                return way
+            elif found := _containment_cycle(node.workflow, names, workflows, seen):
+                return found
     return ()
 
 
@@ -197,11 +199,11 @@ def checked(
 
     Args:
         workflow: Made in Python, or read.
-        tools: The names of tools that there are; None: they are not checked.
-        workflows: The workflows that may be named; None: names are neither checked nor resolved.
+        tools: The names of the available tools; None: tools are not checked.
+        workflows: The workflows that nodes may name; None: names are neither checked nor resolved.
 
     Raises:
-        InvalidWorkflow: With all that is wrong.
+        InvalidWorkflow: With every fault.
     """
     faults = faults_of(workflow, tools=tools, workflows=workflows)
     if faults:
@@ -212,11 +214,11 @@ def checked(
 def faults_of(
     workflow: Workflow, *, tools: Collection[str] | None = None, workflows: Mapping[str, Workflow] | None = None
 ) -> tuple[WorkflowFault, ...]:
-    """All that is wrong with a workflow; lines are those of its nodes and edges, as far as they have any."""
+    """Every fault of a workflow; its lines are those of its nodes and edges, where they have any."""
     faults = [
-        WorkflowFault(message=each.message, hint=each.hint, node=_place(workflow, each.path)[0], line=line)
+        WorkflowFault(message=each.message, hint=each.hint, node=_node_and_line(workflow, each.path)[0], line=line)
         for each in problems_of(workflow, tools=tools, workflows=workflows)
-        for line in (_place(workflow, each.path)[1],)
+        for line in (_node_and_line(workflow, each.path)[1],)
     ]
     return tuple(sorted(dict.fromkeys(faults), key=lambda fault: fault.line))
 
@@ -224,7 +226,7 @@ def faults_of(
 def problems_of(
     workflow: Workflow, *, tools: Collection[str] | None, workflows: Mapping[str, Workflow] | None
 ) -> list[Problem]:
-    """What is wrong with the meaning of a workflow, with places as in its file."""
+    """The faults in a workflow's meaning, each with its path in the document."""
     if len(workflow.nodes) > MAX_NODES or len(workflow.edges) > MAX_EDGES:
         message = f"a workflow has at most {MAX_NODES} nodes and {MAX_EDGES} edges"
         return [Problem(path=("nodes",), message=message, hint="a map repeats a node for each item of a list")]
@@ -290,7 +292,7 @@ def _problems(workflow: Workflow, path: DocumentPath, outside: Known, within: tu
 
 
 def _inner_problems(node: Node, place: DocumentPath, outside: Known, within: tuple[str, ...]) -> list[Problem]:
-    """What is wrong within a sub-workflow, or with its being there."""
+    """Faults within a sub-workflow, unknown sub-workflows and cycles of workflows."""
     while node.node is not None:
         node, place = node.node, (*place, "node")
     if node.type is not NodeType.WORKFLOW:
@@ -303,7 +305,7 @@ def _inner_problems(node: Node, place: DocumentPath, outside: Known, within: tup
     if outside.workflows is None or not inner:
         return []
     # A named workflow was checked when it was read; what remains is a cycle back to this one.
-    if back := way_back(inner, within, outside.workflows):
+    if back := containment_cycle(inner, within, outside.workflows):
         return [Problem(path=place, message=f"the workflow {inner!r} contains itself", hint=" -> ".join(back))]
     if inner not in outside.workflows:
         hint = nearest(inner, sorted(outside.workflows))
@@ -349,15 +351,15 @@ def _name_problems(workflow: Workflow, path: DocumentPath) -> list[Problem]:
     return problems
 
 
-def _place(workflow: Workflow, path: DocumentPath) -> tuple[str, int]:
-    """(node, line) of a place."""
+def _node_and_line(workflow: Workflow, path: DocumentPath) -> tuple[str, int]:
+    """(node, line) of a path in the document."""
     match path:
         case ("nodes", int(number), *rest):
             node = inner = workflow.nodes[number]
             while rest[:1] == ["node"] and inner.node is not None:
                 inner, rest = inner.node, rest[1:]
             if rest[:1] == ["workflow"] and isinstance(inner.workflow, Workflow):
-                below, line = _place(inner.workflow, tuple(rest[1:]))
+                below, line = _node_and_line(inner.workflow, tuple(rest[1:]))
                 return (f"{node.id}/{below}" if below else node.id), line or node.line
             return node.id, node.line
         case ("edges", int(number), *_):

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Annotated
 
 from rich.table import Table
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as orchestrator
 from fleet.workflow.v1 import workflow_pb2 as pb
+from swe_ai_fleet.cli import options
 from swe_ai_fleet.cli.client import SUBMIT_SECONDS, Fleet, FleetClient
 from swe_ai_fleet.cli.executions import exit_of, gist, json_fields, node_row, nodes_table, print_outputs
 from swe_ai_fleet.cli.live import WatchedProgress, follow, view
 from swe_ai_fleet.cli.messages import enum_word
+from swe_ai_fleet.cli.options import argument
 from swe_ai_fleet.cli.screen import CommandFault, Exit, Screen, interrupts
 from swe_ai_fleet.domain.errors import NotFound
 from swe_ai_fleet.domain.event import ExecutionStatus
 from swe_ai_fleet.domain.workflow import AgentMode, NodeType, Workflow
-from swe_ai_fleet.extensions.workflows.commands import WorkflowOrder
+from swe_ai_fleet.extensions.workflows.commands import WorkflowName, WorkflowOrder
 from swe_ai_fleet.extensions.workflows.documents import MAX_BYTES, InvalidWorkflow, WorkflowFault
 from swe_ai_fleet.extensions.workflows.reading import SUFFIXES, WorkflowCatalog, mermaid, read_catalog, read_workflow
 from swe_ai_fleet.extensions.workflows.tasks import nodes_of
@@ -43,14 +45,16 @@ def file_text(path: Path) -> str:
         raise CommandFault(f"{path} cannot be read: {error.strerror}") from None
 
 
-async def validate(screen: Screen, settings: Settings, paths: Sequence[Path]) -> Exit:
-    """Print what is wrong with files, a fault a line, and what only a fleet can check; exit code 2 for faults."""
+async def validate(
+    screen: Screen, settings: Settings, paths: Annotated[list[Path], argument("Workflow files.", metavar="FILE...")]
+) -> Exit:
+    """Print the faults of files, one per line, and the points that only a fleet can check; exit code 2 for faults."""
     catalog = await _catalog(settings)
     faults, unchecked = list[WorkflowFault](), list[WorkflowFault]()
     for path in paths:
         try:
             workflow = await asyncio.to_thread(_read, path, catalog)
-            unchecked.extend(replace(fault, file=str(path)) for fault in _left_to_the_fleet(workflow))
+            unchecked.extend(replace(fault, file=str(path)) for fault in _checks_of_the_fleet(workflow))
         except InvalidWorkflow as error:
             faults.extend(error.faults)
     if screen.json:
@@ -66,8 +70,8 @@ async def validate(screen: Screen, settings: Settings, paths: Sequence[Path]) ->
     return Exit.USAGE if faults else Exit.ACCEPTED
 
 
-def _left_to_the_fleet(workflow: Workflow) -> list[WorkflowFault]:
-    """What only a fleet can check of a workflow, as possible faults."""
+def _checks_of_the_fleet(workflow: Workflow) -> list[WorkflowFault]:
+    """The points of a workflow that only a fleet can check, as possible faults."""
     faults: list[WorkflowFault] = []
     for node in nodes_of(workflow):
         config = node.agent_config
@@ -83,23 +87,23 @@ def _left_to_the_fleet(workflow: Workflow) -> list[WorkflowFault]:
     return sorted(faults, key=lambda fault: fault.line)
 
 
-async def draw(screen: Screen, settings: Settings, name: str, *, output: Path | None) -> Exit:
-    """Print or write a workflow's picture."""
-    workflow = await find_workflow(settings, name)
-    picture = mermaid(workflow)
+async def graph(screen: Screen, settings: Settings, workflow: WorkflowName, *, output: options.Output = None) -> Exit:
+    """Print a workflow's diagram, or write it to a file."""
+    found = await find_workflow(settings, workflow)
+    picture = mermaid(found)
     if output is not None:
         await asyncio.to_thread(output.write_text, picture, encoding="utf-8")
         screen.note(f"written to {output}")
         return Exit.ACCEPTED
     if screen.json:
-        screen.document({"name": workflow.name, "format": "mermaid", "picture": picture})
+        screen.document({"name": found.name, "format": "mermaid", "picture": picture})
         return Exit.ACCEPTED
     screen.content(f"{picture.rstrip()}\n".encode())
     return Exit.ACCEPTED
 
 
 async def find_workflow(settings: Settings, name: str) -> Workflow:
-    """The workflow of a file, or one that is known here by name. Raises CommandFault, InvalidWorkflow."""
+    """The workflow in a file, or of that name in the local catalog. Raises CommandFault, InvalidWorkflow."""
     catalog = await _catalog(settings)
     if is_file(name):
         return await asyncio.to_thread(_read, Path(name), catalog)
@@ -110,7 +114,7 @@ async def find_workflow(settings: Settings, name: str) -> Workflow:
 
 
 def _read(path: Path, catalog: WorkflowCatalog) -> Workflow:
-    # Servers and plug-ins may bring further tools, of which only a fleet knows.
+    # Servers and plug-ins may add tools, which only a fleet can list.
     return read_workflow(file_text(path), file=str(path), workflows=catalog.by_name, tools=None)
 
 
@@ -120,15 +124,17 @@ async def _catalog(settings: Settings) -> WorkflowCatalog:
 
 
 async def run(screen: Screen, fleet: Fleet, order: WorkflowOrder) -> Exit:
-    """Run a workflow to its end on a fleet. Ctrl-C cancels the run; a second one leaves at once."""
+    """Run a workflow to its end on a fleet. Ctrl-C cancels the run; a second one leaves without waiting."""
     with interrupts() as signals:
         async with fleet as client:
             request = await order.request(client)
             accepted = await client.calls.unary("RunWorkflow", request, pb.RunWorkflowResponse, seconds=SUBMIT_SECONDS)
-            existed = " (the same run was handed in before)" if accepted.already_existed else ""
+            existed = " (the same run was submitted before)" if accepted.already_existed else ""
             screen.note(f"task {accepted.task_id}: execution {accepted.execution_id}{existed}")
             if order.detach:
-                return _handed_in(screen, accepted)
+                document = {"execution_id": accepted.execution_id, "task_id": accepted.task_id}
+                screen.result(document, accepted.execution_id)
+                return Exit.ACCEPTED
             progress = NodeProgress()
             with view(screen, progress) as show_event:
                 following = await signals.race(follow(client, accepted.execution_id, progress, show_event))
@@ -143,14 +149,14 @@ async def run(screen: Screen, fleet: Fleet, order: WorkflowOrder) -> Exit:
             return await _show(screen, client, accepted.execution_id)
 
 
-async def show(screen: Screen, client: FleetClient, name: str) -> Exit:
-    """Print a run as it stands. As of `fleet show`, the exit code is about the command."""
+async def show(screen: Screen, client: FleetClient, name: options.Execution) -> Exit:
+    """Print the current state of a run. The exit code is the command's, not the run's, as with `fleet show`."""
     await _show(screen, client, await client.find(name))
     return Exit.ACCEPTED
 
 
 class NodeProgress(WatchedProgress):
-    """What a watcher of a run has seen so far, node by node."""
+    """The events of a run received so far, shown node by node."""
 
     def table(self) -> Table:
         nodes = self.state.nodes.values() if self.state is not None else ()
@@ -219,8 +225,3 @@ def _document(run: pb.WorkflowRun, outputs: str) -> dict[str, object]:
         "tokens": run.usage.prompt_tokens + run.usage.completion_tokens,
         "duration_ms": run.duration_ms,
     }
-
-
-def _handed_in(screen: Screen, accepted: pb.RunWorkflowResponse) -> Exit:
-    screen.result({"execution_id": accepted.execution_id, "task_id": accepted.task_id}, accepted.execution_id)
-    return Exit.ACCEPTED

@@ -1,4 +1,4 @@
-"""`fleet workflow`: workflows checked, drawn, run and shown; the options of a run, and the request that they become."""
+"""`fleet workflow`: check, draw, run and show workflows; the options of a run and the request built from them."""
 
 from __future__ import annotations
 
@@ -12,40 +12,37 @@ from typing import Annotated, Any
 from fleet.orchestrator.v1 import orchestrator_pb2 as orchestrator
 from fleet.workflow.v1 import workflow_pb2 as pb
 from swe_ai_fleet.cli import options
-from swe_ai_fleet.cli.client import Fleet, FleetClient
+from swe_ai_fleet.cli.client import FleetClient
 from swe_ai_fleet.cli.command import TableRow
 from swe_ai_fleet.cli.messages import document, pairs
 from swe_ai_fleet.cli.options import argument, option
 from swe_ai_fleet.cli.order import IncludeDirty, fill, made_up_id, repo_ref
-from swe_ai_fleet.cli.screen import CommandFault, Exit, Screen
+from swe_ai_fleet.cli.screen import CommandFault, Screen
 from swe_ai_fleet.domain.json_values import is_object, parse_json
 from swe_ai_fleet.domain.task import UncommittedChanges
 from swe_ai_fleet.domain.text import check_identifier
-from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.watching.text import one_line
 
 _SERVICE = "fleet.workflow.v1.WorkflowService"
-Workflow = Annotated[
+WorkflowName = Annotated[
     str,
-    argument(
-        "A workflow that the fleet knows, or a file (*.yaml).", "name", "workflow", "definition", metavar="NAME|FILE"
-    ),
+    argument("A workflow of the fleet, or a file (*.yaml).", "name", "workflow", "definition", metavar="NAME|FILE"),
 ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkflowOrder:
-    """A run as the command line gives it."""
+    """The arguments and options of `fleet workflow run`."""
 
-    workflow: Workflow
+    workflow: WorkflowName
     given: Annotated[
-        tuple[str, ...], option("One input; repeat it.", "inputs_json", "inputs", words="--input", metavar="K=V")
+        tuple[str, ...], option("One input; may be repeated.", "inputs_json", "inputs", words="--input", metavar="K=V")
     ] = ()
     inputs: Annotated[Path | None, option("Inputs as a JSON object.", exists=True, dir_okay=False, metavar="FILE")] = (
         None
     )
     repo: Annotated[
-        str, option("The repository to work on. Default: an empty one of the run's own.", "repo", metavar="PATH|URL")
+        str, option("The repository to work on. Default: a new, empty one.", "repo", metavar="PATH|URL")
     ] = ""
     ref: options.Ref = ""
     uncommitted: IncludeDirty = UncommittedChanges.REFUSE
@@ -56,19 +53,19 @@ class WorkflowOrder:
     timeout_seconds: Annotated[
         int,
         option(
-            "For each agent's work. Default: 1800.",
+            "Time limit of each agent. Default: 1800.",
             "constraints.timeout_seconds",
             words="--timeout",
             min=0,
             metavar="SECONDS",
         ),
     ] = 0
-    memory: Annotated[bool, option("Agents recall what is remembered; outcomes are.", "memory")] = False
-    detach: Annotated[bool, option("Only hand it in; `fleet watch` shows it.")] = False
+    memory: Annotated[bool, option("Give agents memories, and remember outcomes.", "memory")] = False
+    detach: Annotated[bool, option("Only submit it; `fleet watch` shows it.")] = False
     name: str = field(default_factory=lambda: secrets.token_hex(3))
 
     async def request(self, client: FleetClient) -> pb.RunWorkflowRequest:
-        """The request; types of inputs are asked of the fleet. Raises CommandFault naming the option that is wrong."""
+        """The request; the fleet says the types of inputs. Raises CommandFault naming the wrong option."""
         request = pb.RunWorkflowRequest()
         # Inputs are converted below, by the types that the workflow declares.
         fill(request, replace(self, given=()))
@@ -128,32 +125,6 @@ def _value(name: str, text: str, kind: str) -> object:
         raise CommandFault(f"--input {name}: {text[:80]!r} is not a {kind}", hint="write it as JSON") from None
 
 
-async def run(screen: Screen, fleet: Fleet, order: WorkflowOrder) -> Exit:
-    from swe_ai_fleet.extensions.workflows.command_runs import run as work
-
-    return await work(screen, fleet, order)
-
-
-async def validate(
-    screen: Screen, settings: Settings, paths: Annotated[list[Path], argument("Workflow files.", metavar="FILE...")]
-) -> Exit:
-    from swe_ai_fleet.extensions.workflows.command_runs import validate as work
-
-    return await work(screen, settings, paths)
-
-
-async def graph(screen: Screen, settings: Settings, workflow: Workflow, *, output: options.Output = None) -> Exit:
-    from swe_ai_fleet.extensions.workflows.command_runs import draw as work
-
-    return await work(screen, settings, workflow, output=output)
-
-
-async def show(screen: Screen, client: FleetClient, name: options.Execution) -> Exit:
-    from swe_ai_fleet.extensions.workflows.command_runs import show as work
-
-    return await work(screen, client, name)
-
-
 def workflows_document(answer: Any) -> dict[str, object]:
     listing: dict[str, Any] = document(answer)
     for workflow in listing["workflows"]:
@@ -185,7 +156,7 @@ ROWS: Mapping[str, TableRow] = {
         takes={
             "execution": options.Execution,
             "action": argument("pause, step or continue."),
-            "node": option("Of step: the node to let go. Default: all that are paused.", "node_id"),
+            "node": option("For step: the node to release. Default: all paused ones.", "node_id"),
             "by": option(
                 "Who steers, for the log. Default: you.",
                 words="--as",

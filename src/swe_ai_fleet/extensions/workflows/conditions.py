@@ -1,4 +1,4 @@
-"""Conditions of branches: a fixed set of comparisons, no language."""
+"""Conditions of branches: a fixed set of comparisons, not an expression language."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from swe_ai_fleet.extensions.workflows.references import (
 )
 
 OPS = ("eq", "ne", "lt", "le", "gt", "ge", "in", "contains", "exists", "empty", "truthy", "not", "all", "any")
-"""`exists`, `empty` and `truthy` ask about the reference alone; `not` takes a condition as its value (or none: the
+"""`exists`, `empty` and `truthy` test the reference alone; `not` takes a condition as its value (without one: the
 reference is not truthy), `all` and `any` a list of conditions; the others compare the reference with the value."""
 MAX_DEPTH = 16
 _FIELDS = frozenset({"ref", "op", "value"})
@@ -26,9 +26,9 @@ _NUMBERS = ("integer", "number")
 
 
 def condition_of(value: JsonValue) -> Condition:
-    """A condition from JSON: `{ref, op, value}`, or a reference alone, which asks whether it is truthy.
+    """A condition from JSON: `{ref, op, value}`, or a reference alone, which tests whether it is truthy.
 
-    Raises InvalidRequest saying what is wrong with it.
+    Raises InvalidRequest naming the fault.
     """
     match value:
         case Condition():
@@ -51,7 +51,7 @@ def condition_of(value: JsonValue) -> Condition:
 
 
 def verify(condition: Condition, depth: int = 0) -> None:
-    """Raise InvalidRequest (BadReference for a reference) where a condition could never be judged."""
+    """Raise InvalidRequest (BadReference for a reference) for a condition that can never be evaluated."""
     if depth > MAX_DEPTH:
         raise InvalidRequest(f"conditions are nested more than {MAX_DEPTH} levels deep", field="when")
     if condition.op not in OPS:
@@ -73,7 +73,7 @@ def verify(condition: Condition, depth: int = 0) -> None:
 
 
 def condition_references(condition: Condition) -> Iterator[Reference]:
-    """Every reference in a condition that `verify` let pass."""
+    """Every reference in a condition that passed `verify`."""
     if condition.ref:
         yield from references_in(condition.ref)
     inner = [*_inner(condition)]
@@ -87,8 +87,8 @@ def holds(condition: Condition, scope: ReferenceScope) -> bool:
     """Whether a condition holds.
 
     Raises:
-        BadReference: A reference names nothing, where that is not what is asked (`exists`, `empty`, `truthy`, `not`).
-        InvalidRequest: The two cannot be compared.
+        BadReference: A reference names nothing, and the operation is none of `exists`, `empty`, `truthy` and `not`.
+        InvalidRequest: The two values cannot be compared.
     """
     match condition.op:
         case "all":
@@ -142,7 +142,7 @@ def _compared(op: str, left: JsonValue, right: JsonValue) -> bool:
 
 
 def _equal(left: JsonValue, right: JsonValue) -> bool:
-    # True is no 1, as in JSON.
+    # As in JSON, true does not equal 1.
     return isinstance(left, bool) is isinstance(right, bool) and left == right
 
 

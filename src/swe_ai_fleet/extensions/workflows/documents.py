@@ -1,7 +1,7 @@
-"""Documents of workflows: YAML as JSON values that know their lines, and faults that say where they are.
+"""Workflow documents: YAML read as JSON values with their line numbers, and faults with theirs.
 
-The core schema of YAML 1.2: `yes` and `no` are texts. What JSON lacks is refused, and so are anchors that are used
-again (a small file could grow without end by them), keys given twice, and documents that are large or deep.
+The core schema of YAML 1.2: `yes` and `no` are strings. Refused: values that JSON lacks, aliases (a small file could
+expand without end by them), duplicate keys, and documents that are too large or too deep.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.text import utf8
 from swe_ai_fleet.domain.workflow import JsonValue
 
-_MOST_TOLD = 20
+_MAX_LISTED_FAULTS = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkflowFault:
-    """One thing that is wrong. `line` counts from 1, 0 is in no file; `node` is an id, empty where it is in none."""
+    """One fault. `line` counts from 1, 0 without a file; `node` is the id of its node, empty outside of nodes."""
 
     message: str
     line: int = 0
@@ -37,11 +37,11 @@ class WorkflowFault:
 
 
 class InvalidWorkflow(InvalidRequest):
-    """A workflow that cannot run as it stands; `faults` are all that is wrong with it, in the order of its lines."""
+    """A workflow that cannot run; `faults` holds every fault, in the order of the lines."""
 
     def __init__(self, faults: Sequence[WorkflowFault]) -> None:
         self.faults = tuple(faults)
-        lines = [str(fault) for fault in self.faults[:_MOST_TOLD]]
+        lines = [str(fault) for fault in self.faults[:_MAX_LISTED_FAULTS]]
         left = len(self.faults) - len(lines)
         super().__init__("\n".join([*lines, f"and {left} more"] if left else lines), field="workflow")
 
@@ -65,7 +65,7 @@ DocumentPath = tuple[str | int, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """Something wrong at a place in a document; `line` 0: that of the place."""
+    """A fault at a path in a document; `line` 0: the line of that path."""
 
     path: DocumentPath
     message: str
@@ -75,21 +75,21 @@ class Problem:
 
 @dataclass(slots=True, kw_only=True)
 class Document:
-    """What a file says: its value, the line of each place in it, and what was wrong with its YAML."""
+    """The content of a file: its value, the line of each path in it, and the faults of its YAML."""
 
     value: JsonValue = None
     lines: dict[DocumentPath, int] = field(default_factory=dict[DocumentPath, int])
     problems: list[Problem] = field(default_factory=list[Problem])
 
     def line(self, path: DocumentPath) -> int:
-        """The line of a place, or of the nearest one around it."""
+        """The line of a path, or of the nearest path above it that has one."""
         while path and path not in self.lines:
             path = path[:-1]
         return self.lines.get(path, 1)
 
 
 class _Unreadable(Exception):
-    """Nothing more can be read; the problem is noted."""
+    """Stops reading; the problem is already recorded."""
 
 
 def read_document(text: str | bytes) -> Document:
@@ -118,7 +118,7 @@ class _Reader:
     def read(self, text: str) -> None:
         import yaml
 
-        # The C parser takes time that grows with the size alone; libyaml is in every wheel.
+        # The time of the C parser is linear in the size; libyaml is in every wheel.
         loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
         events: Iterator[Any] = iter(yaml.parse(text, Loader=loader))
         try:

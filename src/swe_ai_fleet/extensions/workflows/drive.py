@@ -1,4 +1,4 @@
-"""One run of a workflow: the engine over the execution's own journal, steered and approved through its log."""
+"""Drives a workflow's execution: the engine over the execution's journal; steering and approvals come from its log."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from swe_ai_fleet.domain.errors import FleetError, InvalidRequest
 from swe_ai_fleet.domain.event import ExecutionStatus, NodeUpdated, WorkflowFinished
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.extensions.workflows.engine import Steering, WorkflowRun
-from swe_ai_fleet.extensions.workflows.fleet_nodes import CutOff, FleetNodes
+from swe_ai_fleet.extensions.workflows.fleet_nodes import DriveInterrupted, FleetNodes
 from swe_ai_fleet.extensions.workflows.node_results import NodeResults
 from swe_ai_fleet.extensions.workflows.tasks import NODE, check_workflow, inputs_of
 from swe_ai_fleet.orchestrator.execution_context import Ending, ExecutionContext, ExecutionDeps
@@ -23,38 +23,38 @@ from swe_ai_fleet.orchestrator.execution_context import Ending, ExecutionContext
 _log = structlog.get_logger(__name__)
 
 MAX_INLINE_BYTES = 64 * 1024
-"""A longer output is kept in the blob store."""
+"""A longer output is stored in the blob store."""
 AT_ONCE = 100
-"""Agents, tools and executions of nodes at work at the same time; a map without `max_parallel` asks for any number."""
+"""Most agents, tools and executions of nodes running at the same time; a map without `max_parallel` sets no limit."""
 JSON_TYPE = "application/json"
 AGAIN_SECONDS = 1.0
-"""The wait before steering requests are read again, after the log did not answer."""
+"""The wait before steering requests are read again after a failed read of the log."""
 LEFT_OVER = "the workflow ended without it"
 
 
 @dataclass(kw_only=True)
 class RunDrive:
-    """One run under way.
+    """Drives one workflow execution to its end.
 
     Args:
-        work: The workflow's execution; what an earlier driver completed is not repeated.
+        work: The workflow's execution; nodes that an earlier driver completed are not run again.
     """
 
     work: ExecutionContext
     _nodes: FleetNodes | None = None
-    _news: asyncio.Event = field(default_factory=asyncio.Event)
+    _steering_arrived: asyncio.Event = field(default_factory=asyncio.Event)
 
     def steered(self) -> None:
-        """Notice a steering request; the request itself is in the log."""
-        self._news.set()
+        """Called when a steering request arrives; the request itself is in the log."""
+        self._steering_arrived.set()
 
     @property
     def waits(self) -> bool:
-        """Whether executions of its nodes are under way."""
+        """Whether executions of its nodes are running."""
         return self._nodes is not None and self._nodes.waits
 
     async def run(self) -> Ending:
-        """Run it to its end. Raises InvalidRequest, FleetError for a failure without an ending, Fenced."""
+        """Run to the end. Raises InvalidRequest, Fenced, and FleetError for a fault that does not end the execution."""
         order = self.work.task.workflow
         if order is None:
             raise InvalidRequest("the task has no workflow", field="workflow")
@@ -78,12 +78,12 @@ class RunDrive:
         nodes.sharing = run.sharing
         for request in self.work.known.steering:
             steering.apply(request)
-        self._news.set()
+        self._steering_arrived.set()
         following = asyncio.create_task(self._follow(steering, len(self.work.known.steering)), name="steering")
         try:
             ended = await run.run()
-        except CutOff as cut:
-            raise cut.cause from cut
+        except DriveInterrupted as interrupted:
+            raise interrupted.cause from interrupted
         finally:
             following.cancel()
             await asyncio.gather(following, return_exceptions=True)
@@ -93,21 +93,21 @@ class RunDrive:
             await self.work.journal.append(WorkflowFinished(output=text, output_blob=blob))
         return Ending(status=ended.status, error=ended.error, usage=await self._usage(ended.nodes))
 
-    async def _follow(self, steering: Steering, heard: int) -> None:
+    async def _follow(self, steering: Steering, applied: int) -> None:
         """Pass steering requests to the engine, in the order of the log."""
         while True:
-            await self._news.wait()
-            self._news.clear()
+            await self._steering_arrived.wait()
+            self._steering_arrived.clear()
             try:
                 requests = (await self.work.runs.approvals.refresh()).steering
             except FleetError as fault:
                 _log.warning("workflow.steering_unreadable", reason=fault.message)
                 await asyncio.sleep(AGAIN_SECONDS)
-                self._news.set()
+                self._steering_arrived.set()
                 continue
-            for request in requests[heard:]:
+            for request in requests[applied:]:
                 steering.apply(request)
-            heard = len(requests)
+            applied = len(requests)
 
     async def _record(self, update: NodeUpdated) -> None:
         text, blob = await self._store_text(update.output)
@@ -124,7 +124,7 @@ class RunDrive:
         return "", await self.work.deps.blobs.put(self.work.task.tenant, self.work.task.execution_id, data, JSON_TYPE)
 
     async def _earlier_nodes(self) -> Mapping[str, NodeUpdated]:
-        """The nodes as an earlier driver left them, their outputs loaded."""
+        """The last updates of nodes under earlier drivers, with their outputs loaded."""
         nodes: dict[str, NodeUpdated] = {}
         for node_id, update in self.work.known.nodes.items():
             if update.output_blob is not None:
@@ -137,7 +137,7 @@ class RunDrive:
 
 
 def _spent(state: ExecutionState, nodes: Mapping[str, NodeUpdated]) -> Usage:
-    """The total usage: this execution's runs, failed tries included, and the nodes' own executions."""
+    """The total usage: this execution's own agent runs, failed ones included, and the executions of its nodes."""
     own = (agent.usage for name, agent in state.agents.items() if name.startswith(NODE))
     theirs = (update.usage for update in nodes.values() if update.execution_id)
     return sum((*own, *theirs), Usage())

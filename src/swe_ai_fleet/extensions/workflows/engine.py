@@ -1,6 +1,6 @@
-"""A run of a workflow: nodes in parallel as they become ready, resumable from what was journaled.
+"""The workflow engine: runs nodes in parallel as they become ready; a run can be resumed from its journal.
 
-People steer it while it goes on: pause, step, continue.
+People can steer a run: pause, step, continue.
 """
 
 from __future__ import annotations
@@ -33,45 +33,45 @@ from swe_ai_fleet.extensions.workflows.tries import (
 )
 
 MAX_ITEMS = 1_000
-"""Of the list that one map goes over."""
+"""Of the list of one map."""
 MAX_NODES = 10_000
 """Of one run, items and the nodes of sub-workflows counted."""
 _REJECTED = "rejected"
 
 
 class Steering:
-    """Holds nodes back before they begin, and lets them go.
+    """Pauses nodes before they begin, and releases them.
 
-    After a restart, a new one gets all earlier requests again (`apply`, in order). A step that names its node applies
-    whenever that node comes, so it survives this; a step without a name means the nodes paused at that moment.
+    After a restart, all earlier requests are applied again, in order, to a new instance. A step that names its node
+    holds whenever the node becomes ready, so it survives this; a step without a name means the nodes paused then.
 
     Args:
-        holding: Whether every node that has not begun is held back from the start.
+        holding: Whether every node that has not begun is paused from the start.
     """
 
     def __init__(self, *, holding: bool = False) -> None:
         self.holding = holding
-        self._let_go: set[str] = set()
+        self._released: set[str] = set()
         self._paused: dict[str, asyncio.Event] = {}
 
     @property
     def paused(self) -> tuple[str, ...]:
-        """The ids of the nodes that wait now, in the order in which they came."""
+        """The ids of the paused nodes, in the order in which they became ready."""
         return tuple(self._paused)
 
     def pause(self) -> None:
-        """Hold before every node that has not begun."""
+        """Pause every node that has not begun."""
         self.holding = True
 
     def step(self, node_id: str = "") -> None:
-        """Let one node go, paused now or later; without an id all that are paused now. Then hold again."""
+        """Release one node, paused now or later; without an id all nodes paused now. Later nodes are paused."""
         self.holding = True
         for name in (node_id,) if node_id else self.paused:
-            self._let_go.add(name)
+            self._released.add(name)
             self._release(name)
 
     def proceed(self) -> None:
-        """Let all go that are paused now, up to the next breakpoint."""
+        """Release all paused nodes, up to the next breakpoint."""
         self.holding = False
         for name in self.paused:
             self._release(name)
@@ -91,10 +91,10 @@ class Steering:
                 )
 
     async def wait(self, node_id: str, *, at_breakpoint: bool, note: Callable[[], Awaitable[None]]) -> None:
-        """Wait until this node may begin; `note` is awaited first where it has to wait."""
-        if node_id in self._let_go or not (self.holding or at_breakpoint):
+        """Wait until a node may begin; where it has to wait, `note` is awaited first."""
+        if node_id in self._released or not (self.holding or at_breakpoint):
             return
-        # It counts as paused before `note` is awaited, so that it misses no request meanwhile.
+        # The node counts as paused before `note` is awaited, so that no request is missed meanwhile.
         released = self._paused.setdefault(node_id, asyncio.Event())
         try:
             await note()
@@ -110,20 +110,20 @@ class Steering:
 class WorkflowRun:
     """One run of a checked workflow whose sub-workflows are resolved.
 
-    A node runs once all edges to it are decided and one of them was taken; where none was, it is skipped. Given the
-    same outputs, a run ends the same however often it was interrupted and resumed: what is completed is not run again,
-    what was running is tried again (one attempt more), decisions stand.
+    A node runs once all edges to it are decided and at least one was taken; otherwise it is skipped. Given the same
+    outputs, a run ends the same however often it was interrupted and resumed: completed nodes are not run again,
+    running nodes are retried (with one more attempt), decisions stay.
 
     Args:
-        workflow: What is run.
+        workflow: The workflow to run.
         inputs: Its inputs.
         runner: Runs nodes.
-        journal: Awaited with each change before it counts, one at a time; its exceptions end the run and are raised.
-        known: The last update of each node, from the log. Outputs kept by reference must stand in `output` again;
+        journal: Awaited with each update before it takes effect, one at a time; its exceptions end the run.
+        known: The last update of each node, from the log. Outputs stored as blobs must be loaded into `output`;
             inputs may be missing.
-        steering: What people say while it runs.
-        at_once: How many agents and tools work at the same time; 0: as many as are ready.
-        sleep: Waits between tries, in seconds.
+        steering: Pauses and releases nodes.
+        at_once: Most agents and tools running at the same time; 0: no limit.
+        sleep: Waits between attempts, in seconds.
 
     Raises:
         InvalidRequest: The inputs are not those that the workflow declares.
@@ -145,35 +145,34 @@ class WorkflowRun:
         self._inputs = checked_inputs(workflow, inputs)
         self._record = NodeUpdates(journal, known or {})
         self._tries = Tries(runner, self._record, sleep, at_once)
-        self._runner = runner
         self._steering = steering or Steering()
         self._cancelled = asyncio.Event()
         self._reason = ""
-        self._places: set[str] = set(known or {})
+        self._begun_nodes: set[str] = set(known or {})
         self._counts: dict[str, int] = {}
 
     def cancel(self, reason: str = "") -> None:
-        """Stop what runs: `run` returns a cancelled state."""
+        """Stop all running nodes; `run` returns a cancelled state."""
         self._reason = reason or "cancelled"
         self._cancelled.set()
 
     def sharing(self, node_id: str) -> int:
-        """How many nodes there are in the place of this one, items of maps counted; the same after a resumption."""
-        places = (node_id[:at] for at, each in enumerate(node_id) if each == "[")
-        return prod(self._counts.get(place, 1) for place in places)
+        """How many instances of a node its maps run, one for each item; the same after a resumption."""
+        maps = (node_id[:at] for at, each in enumerate(node_id) if each == "[")
+        return prod(self._counts.get(name, 1) for name in maps)
 
     @property
     def state(self) -> ExecutionState:
-        """The run as it stands."""
+        """The current state of the run."""
         return self._state(ExecutionStatus.IN_PROGRESS)
 
     async def run(self) -> ExecutionState:
         """Run to the end: completed, failed, rejected, or cancelled by `cancel`.
 
-        A task that is cancelled while it awaits this leaves the log as it is, to be resumed.
+        If the task that awaits this is cancelled, the log stays as it is and the run can be resumed.
 
         Raises:
-            Whatever the journal raises, and Fenced where the runner does.
+            The journal's exceptions, and Fenced from the runner.
         """
         try:
             outputs = await self._whole()
@@ -214,7 +213,7 @@ class WorkflowRun:
             await self._record.put(replace(update, status=NodeStatus.SKIPPED, error=f"stopped: {why}"[:500]))
 
     async def _graph(self, workflow: Workflow, scope: ReferenceScope, prefix: str) -> Mapping[str, JsonValue]:
-        """The outputs of a workflow, all of whose nodes have ended. Raises TryFailed where its outputs fail."""
+        """Run a workflow's nodes to their end; returns its outputs. Raises TryFailed where an output fails."""
         into: dict[str, list[Edge]] = defaultdict(list)
         after: dict[str, dict[str, None]] = defaultdict(dict)
         for edge in workflow.edges:
@@ -226,7 +225,7 @@ class WorkflowRun:
         decides = {edge.source for edge in workflow.edges if edge.label == _REJECTED}
 
         def sources(edges: Sequence[Edge]) -> Iterator[str]:
-            """The sources of the edges that were taken; a branch has no output, so its own sources stand for it."""
+            """The sources of the edges that were taken; a branch has no output, so its own sources take its place."""
             for edge in edges:
                 if not _is_taken(edge, values[edge.source]):
                     continue
@@ -245,7 +244,7 @@ class WorkflowRun:
             values[node.id] = value
             for target in after[node.id]:
                 if all(edge.source in values for edge in into[target]):
-                    _begun(group, step(nodes[target], group))
+                    _begin_node(group, step(nodes[target], group))
 
         # A failure that ended an earlier run ends this one too, before anything else begins.
         for node in workflow.nodes:
@@ -260,18 +259,18 @@ class WorkflowRun:
             raise TryFailed(str(error)) from error
 
     async def _skipped(self, node_id: str) -> NodeValue:
-        self._places.add(node_id)
+        self._begun_nodes.add(node_id)
         update = self._record.updates.get(node_id)
         if update is None or update.status is not NodeStatus.SKIPPED:
             await self._record.put(NodeUpdated(node_id=node_id, status=NodeStatus.SKIPPED))
         return NodeValue(status=NodeStatus.SKIPPED.value)
 
     async def _node(self, node: Node, node_id: str, scope: ReferenceScope, *, may_reject: bool = False) -> NodeValue:
-        """A node's value, of this run or an earlier one. Raises Ended where it ends the run."""
+        """A node's value, computed now or before a resumption. Raises Ended where the node ends the run."""
         update = self._record.updates.get(node_id)
         if update is None or update.status not in (NodeStatus.COMPLETED, NodeStatus.FAILED):
-            self._places.add(node_id)
-            if len(self._places) > MAX_NODES:
+            self._begun_nodes.add(node_id)
+            if len(self._begun_nodes) > MAX_NODES:
                 raise NodeFailed(node_id, f"a run has {MAX_NODES} nodes at most, its items counted")
             await self._run_node(node, node_id, scope, update)
         self._verify(node, node_id, may_reject=may_reject)
@@ -289,7 +288,7 @@ class WorkflowRun:
                 pass
 
     async def _run_node(self, node: Node, node_id: str, scope: ReferenceScope, update: NodeUpdated | None) -> None:
-        """Bring a node to its end, completed or failed; either stands in the record."""
+        """Run a node to its end; whether it completed or failed is in the record."""
         try:
             inputs = inputs_of(node, scope)
             step = NodeStep(node=node, node_id=node_id, inputs=inputs, shown=shown_json(inputs), known=update)
@@ -309,7 +308,7 @@ class WorkflowRun:
                 await self._tries.work(step)
 
     def _within(self, step: NodeStep, scope: ReferenceScope) -> Work:
-        """The work of a map or a sub-workflow; its inner nodes are tried again, not the node itself."""
+        """The work of a map or a sub-workflow; its inner nodes are retried, not the node itself."""
 
         async def work(attempt: int, earlier: str) -> NodeOutcome:
             del attempt, earlier
@@ -354,12 +353,12 @@ class WorkflowRun:
         return [task.result() for task in tasks]
 
 
-def _begun(group: asyncio.TaskGroup, work: Coroutine[Any, Any, None]) -> None:
-    """Begin the next node, unless the run is being stopped: a node may still end, by failing, at that time."""
+def _begin_node(group: asyncio.TaskGroup, work: Coroutine[Any, Any, None]) -> None:
+    """Begin the next node, unless the run is being stopped: a node may still end, by failing, during that."""
     try:
         group.create_task(work)
     except RuntimeError:
-        work.close()  # a task group that is stopped takes nothing more
+        work.close()  # a task group that is being stopped takes no more tasks
 
 
 def _is_taken(edge: Edge, source: NodeValue) -> bool:

@@ -1,4 +1,4 @@
-"""`WorkflowExecutor`: a workflow run in this process, watched and steered from it, its state in a file if wanted."""
+"""`WorkflowExecutor`: runs a workflow in this process, which watches and steers it; optionally with a state file."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ MAX_BYTES = 256 * 1024 * 1024
 
 
 class StateFile:
-    """An open state file; `known` is what stood in it, `execution_id` that of its run."""
+    """An open state file; `known` holds its updates from before, `execution_id` is that of its run."""
 
     def __init__(self, descriptor: int, execution_id: str, known: Mapping[str, NodeUpdated], mask: SecretMask) -> None:
         self.execution_id = execution_id
@@ -60,16 +60,16 @@ class StateFile:
     ) -> AsyncGenerator[StateFile]:
         """Open or begin the file of a run.
 
-        What is in it outlives the process, not a loss of power: lines are not forced to the disk one by one.
+        Its content outlives the process, not a loss of power: lines are not synced to the disk one by one.
 
         Args:
-            path: Where it is; readable for its owner alone.
-            workflow: What is run.
-            inputs: Its inputs; only a digest of them is kept.
-            mask: Hides secrets in what nodes are given. Outputs are kept as they are: the run goes on with them.
+            path: Its path; the file is readable for its owner alone.
+            workflow: The workflow to run.
+            inputs: Its inputs; the file holds only a digest of them.
+            mask: Hides secrets in the inputs of nodes. Outputs are stored unmasked: a resumed run needs them.
 
         Raises:
-            PreconditionFailed: It holds another run, is no state file, is too large, or another process has it open.
+            PreconditionFailed: The file is another run's, no state file, too large, or open in another process.
         """
         digest = hashlib.sha256(to_json(workflow) + b"\0" + json.dumps(inputs, sort_keys=True).encode()).hexdigest()
         file = await asyncio.to_thread(_opened, path, digest, mask)
@@ -79,7 +79,7 @@ class StateFile:
             os.close(file._descriptor)
 
     async def append(self, update: NodeUpdated) -> None:
-        """Keep a change. Raises OSError."""
+        """Append an update. Raises OSError."""
         await asyncio.to_thread(self._save, update)
 
     def _save(self, update: NodeUpdated) -> None:
@@ -110,7 +110,7 @@ def _read(descriptor: int, path: Path, digest: str, mask: SecretMask) -> StateFi
         parts.append(part)
     data = b"".join(parts)
     whole = data[: data.rfind(b"\n") + 1]
-    # A line that was cut off by the end of its process never counted.
+    # The last line may be incomplete, if its process ended while writing it; it never took effect.
     os.ftruncate(descriptor, len(whole))
     lines = whole.splitlines()
     if not lines:
@@ -139,7 +139,7 @@ def _write(descriptor: int, data: bytes) -> None:
 
 
 AT_ONCE = 16
-"""Agents and tools at work at the same time; maps without `max_parallel` would ask for any number."""
+"""Most agents and tools running at the same time; a map without `max_parallel` sets no limit."""
 
 OnUpdate = Callable[[Update], Awaitable[None] | None]
 
@@ -159,26 +159,26 @@ class _Feed:
 
 
 class WorkflowExecutor:
-    """Runs a workflow in this process: agents that answer, tools from the registry, people asked by a callback.
+    """Runs a workflow in this process: agents that answer, tools from the registry, approvals by a callback.
 
     One execution at a time. Agents that work on repositories need a fleet, which runs the same files (`fleet workflow
     run`).
 
     Args:
-        workflow: What is run; it is checked here.
-        stream_updates: Whether `updates` tells what happens.
-        approve: Asked by approval nodes, with a `NodeApproval`; sync or async, gives a decision, or True or False.
-        on_update: Called with each update, sync or async; what it raises ends the execution.
-        state: A file that keeps the run. An execution with the same workflow and inputs goes on from it: what is
-            completed is not run again, what failed is tried again. Without one nothing outlives the process.
+        workflow: The workflow to run; it is checked.
+        stream_updates: Whether `updates` yields the updates of an execution.
+        approve: Called by approval nodes with a `NodeApproval`; sync or async, returns a decision, True or False.
+        on_update: Called with each update, sync or async; its exceptions end the execution.
+        state: A file with the run's state. An execution with the same workflow and inputs continues from it: completed
+            nodes are not run again, failed ones are retried. Without it nothing outlives the process.
         workflows: The workflows that sub-workflow nodes may name.
-        registry: Where tools are looked up; without it the default one.
+        registry: The tools; without it those of the default registry.
         model_params: As on FunctionCallingAgent.
-        runner: Carries out nodes in place of all that, for callers with means of their own.
-        settings: Where the model is, and everything else; from the environment when not given.
+        runner: Runs the nodes instead, for callers with their own means.
+        settings: The model's address and all other settings; read from the environment when not given.
 
     Raises:
-        InvalidWorkflow: With all that is wrong with the workflow.
+        InvalidWorkflow: With every fault of the workflow.
     """
 
     def __init__(
@@ -204,7 +204,7 @@ class WorkflowExecutor:
         self._path = None if state is None else Path(state)
         self._mask = secret_mask(chosen)
         self._feed = _Feed()
-        self._begun = asyncio.Event()
+        self._started = asyncio.Event()
         self._steering = Steering()
         self._run: WorkflowRun | None = None
         self._execution_id = ""
@@ -224,21 +224,21 @@ class WorkflowExecutor:
         """Run the workflow to its end.
 
         Returns:
-            How it ended: completed with its outputs, failed, rejected or cancelled with an `error`; each node's state.
+            The final state: completed with its outputs, or failed, rejected or cancelled with an `error`; all nodes.
 
         Raises:
             InvalidRequest: The inputs are not those that the workflow declares.
-            PreconditionFailed: An execution is under way already, or the state file is another run's.
+            PreconditionFailed: An execution is already running, or the state file is another run's.
         """
         if self._running:
             raise PreconditionFailed("an execution is running", hint="wait for it, or create another executor")
         values = checked_inputs(self.workflow, inputs or {})
         self._feed, self._steering = _Feed(), Steering(holding=self._steering.holding)
-        self._begun.set()
-        return self._executed(values)
+        self._started.set()
+        return self._execute(values)
 
     async def updates(self) -> AsyncGenerator[Update]:
-        """What happens in the execution that began last, from its beginning to its end; waits for one to begin.
+        """The updates of the execution that began last, from its beginning to its end; waits for one to begin.
 
         Raises PreconditionFailed where the executor was made without `stream_updates`.
         """
@@ -246,7 +246,7 @@ class WorkflowExecutor:
             raise PreconditionFailed(
                 "updates are disabled", field="stream_updates", hint="create the executor with stream_updates=True"
             )
-        await self._begun.wait()
+        await self._started.wait()
         feed, at = self._feed, 0
         while True:
             changed = feed.changed
@@ -259,33 +259,33 @@ class WorkflowExecutor:
 
     @property
     def state(self) -> ExecutionState:
-        """The execution that began last, as it stands. Raises PreconditionFailed before there is one."""
+        """The current state of the execution that began last. Raises PreconditionFailed before the first one."""
         return self._current.state
 
     @property
     def paused(self) -> tuple[str, ...]:
-        """The ids of the nodes that wait at a breakpoint."""
+        """The ids of the paused nodes."""
         if self._run is None:
             return ()
         return tuple(name for name, each in self._run.state.nodes.items() if each.status is NodeStatus.PAUSED)
 
     def pause(self) -> None:
-        """Hold before every node that has not begun; before `execute`, from the start."""
+        """Pause every node that has not begun; before `execute`, from the start."""
         self._steering.pause()
 
     def step(self, node_id: str = "") -> None:
-        """Let one paused node go; without an id all that are paused now. Then hold again."""
+        """Release one paused node; without an id all nodes paused now. Later nodes are paused."""
         self._steering.step(node_id)
 
     def continue_(self) -> None:
-        """Let all go, up to the next breakpoint."""
+        """Release all paused nodes, up to the next breakpoint."""
         self._steering.proceed()
 
     def inspect(self, node_id: str) -> Mapping[str, JsonValue]:
         """A node's state: status, attempt, `inputs` with references resolved, output, error.
 
         Raises:
-            NotFound: It has not come to that node.
+            NotFound: The node has not started.
         """
         nodes = self._current.state.nodes
         if node_id not in nodes:
@@ -293,7 +293,7 @@ class WorkflowExecutor:
         return node_state(nodes[node_id])
 
     def cancel(self, reason: str = "") -> None:
-        """Stop the execution that is under way; `execute` returns a cancelled state."""
+        """Stop the running execution; `execute` returns a cancelled state."""
         self._current.cancel(reason)
 
     @property
@@ -302,7 +302,7 @@ class WorkflowExecutor:
             raise PreconditionFailed("no execution has started")
         return self._run
 
-    async def _executed(self, inputs: Mapping[str, JsonValue]) -> ExecutionState:
+    async def _execute(self, inputs: Mapping[str, JsonValue]) -> ExecutionState:
         if self._running:
             raise PreconditionFailed("an execution is running", hint="wait for it, or create another executor")
         self._running, feed = True, self._feed
@@ -314,19 +314,19 @@ class WorkflowExecutor:
                     opened = StateFile.open(self._path, self.workflow, inputs, mask=self._mask)
                     file = await stack.enter_async_context(opened)
                 self._execution_id = file.execution_id if file is not None else uuid4().hex
-                return await self._watched(inputs, file)
+                return await self._journaled_run(inputs, file)
         finally:
             self._running = False
             feed.ended = True
             feed.wake()
 
-    async def _watched(self, inputs: Mapping[str, JsonValue], file: StateFile | None) -> ExecutionState:
+    async def _journaled_run(self, inputs: Mapping[str, JsonValue], file: StateFile | None) -> ExecutionState:
         async def journal(update: NodeUpdated) -> None:
             if file is not None:
                 await file.append(update)
-            await self._tell(node_update(update))
+            await self._publish(node_update(update))
 
-        updates = {} if file is None else {name: _tried_again(each) for name, each in file.known.items()}
+        updates = {} if file is None else {name: _reset_failure(each) for name, each in file.known.items()}
         self._run = run = WorkflowRun(
             self.workflow,
             inputs,
@@ -337,12 +337,12 @@ class WorkflowExecutor:
             at_once=AT_ONCE,
         )
         begun = time.monotonic()
-        await self._tell(started_update(self.workflow.name))
+        await self._publish(started_update(self.workflow.name))
         ended = await run.run()
-        await self._tell(end_update(ended, duration_ms=round((time.monotonic() - begun) * 1000)))
+        await self._publish(end_update(ended, duration_ms=round((time.monotonic() - begun) * 1000)))
         return ended
 
-    async def _tell(self, message: Mapping[str, object]) -> None:
+    async def _publish(self, message: Mapping[str, object]) -> None:
         self._feed.sent += 1
         head = {
             "execution_id": self._execution_id,
@@ -359,13 +359,13 @@ class WorkflowExecutor:
                 await awaited
 
     async def _log(self, node_id: str, message: str) -> None:
-        await self._tell(log_update("info", self._mask(message), node_id))
+        await self._publish(log_update("info", self._mask(message), node_id))
 
 
-def _tried_again(update: NodeUpdated) -> NodeUpdated:
-    """The update for a further run: a failed node is tried again, with all its retries.
+def _reset_failure(update: NodeUpdated) -> NodeUpdated:
+    """The update with which a new run begins: a failed node is run again, with all its retries.
 
-    A failed node after which the run continued has an output, and stays as it is.
+    A failed node after which the run continued has an output, and stays failed.
     """
     if update.status is NodeStatus.FAILED and not update.output:
         return replace(update, status=NodeStatus.PENDING, failures=0)

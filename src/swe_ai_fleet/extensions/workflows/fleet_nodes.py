@@ -1,4 +1,4 @@
-"""The nodes of a workflow run on the fleet: questions, tool calls, executions of their own, approvals."""
+"""Runs a workflow's nodes on the fleet: answers, tool calls, executions of their own, and approvals."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ MAX_MARGIN_SECONDS = 2.0
 _REFUSED = frozenset({Outcome.INVALID, Outcome.REFUSED})
 
 
-class CutOff(Exception):
-    """Infrastructure does not answer: not a failure of a node, but the end of this drive, which is resumed later.
+class DriveInterrupted(Exception):
+    """Infrastructure is unavailable: the node has not failed, but this drive ends and is resumed later.
 
-    `cause` says what it is.
+    `cause` says which infrastructure.
     """
 
     def __init__(self, cause: Unavailable) -> None:
@@ -55,11 +55,11 @@ class CutOff(Exception):
 
 
 @contextmanager
-def _cut_off() -> Generator[None]:
+def _interrupts_drive() -> Generator[None]:
     try:
         yield
     except Unavailable as error:
-        raise CutOff(error) from error
+        raise DriveInterrupted(error) from error
 
 
 @dataclass(kw_only=True)
@@ -68,10 +68,10 @@ class FleetNodes:
 
     Args:
         work: The workflow's execution.
-        results: What the nodes left.
-        known: The last updates of the nodes from an earlier driver.
-        spent: The usage of agents under earlier drivers.
-        sharing: How many nodes there are in the place of one, which share its part of the totals.
+        results: The commits and outputs of nodes.
+        known: The last updates of the nodes under earlier drivers.
+        spent: The usage under earlier drivers.
+        sharing: How many instances of a node, one for each item of its maps, share its part of the task's limits.
     """
 
     work: ExecutionContext
@@ -84,14 +84,14 @@ class FleetNodes:
     async def run(
         self, node: Node, inputs: Mapping[str, JsonValue], *, node_id: str, attempt: int, earlier: str
     ) -> NodeOutcome:
-        """Run an agent or a tool node, or join what an earlier driver began. Raises FleetError, CutOff."""
-        with _cut_off():
+        """Run an agent or a tool node, or join its execution from before. Raises FleetError, DriveInterrupted."""
+        with _interrupts_drive():
             return await self._outcome_of(node, inputs, node_id, attempt, earlier)
 
     async def _outcome_of(
         self, node: Node, inputs: Mapping[str, JsonValue], node_id: str, attempt: int, earlier: str
     ) -> NodeOutcome:
-        number = self._try(node_id, attempt)
+        number = self._try_number(node_id, attempt)
         if node.type is NodeType.TOOL:
             return await self._operate(node, inputs, node_id, number)
         query = str(inputs.get("query") or "")
@@ -102,17 +102,17 @@ class FleetNodes:
 
     @property
     def waits(self) -> bool:
-        """Whether executions of nodes are under way."""
+        """Whether executions of nodes are running."""
         return bool(self._under_way)
 
     def execution_of(self, node: Node, *, node_id: str, attempt: int) -> str:
-        """The id of the execution that a try will begin; empty where it begins none."""
+        """The id of the execution that an attempt will begin; empty where it begins none."""
         if node.type is not NodeType.AGENT or node.agent_config.mode is AgentMode.ANSWER:
             return ""
-        return self._child(node, node_id, self._try(node_id, attempt))[1]
+        return self._child(node, node_id, self._try_number(node_id, attempt))[1]
 
     def _child(self, node: Node, node_id: str, number: int) -> tuple[str, str]:
-        """(task id, execution id) of a try; one that an earlier version began keeps the name that it had there."""
+        """(task id, execution id) of a try; a try begun by an earlier version keeps the name that it had then."""
         task, deliver = self.work.task, node.agent_config.mode is AgentMode.ORCHESTRATE
         kind, last, child = TaskKind.ORCHESTRATE if deliver else TaskKind.DELIBERATE, self.known.get(node_id), ("", "")
         for joint in (".", JOINT):
@@ -124,14 +124,14 @@ class FleetNodes:
 
     async def decide(self, approval: NodeApproval, asked: Asked) -> NodeDecision:
         """Ask a person through the execution's own approvals; no answer in time is a rejection."""
-        # Shortly before the node's own timeout, so that the log has a decision and nothing waits for one.
+        # It ends shortly before the node's own timeout, so that the log has a decision and nothing waits for one.
         seconds = approval.timeout_seconds - min(MAX_MARGIN_SECONDS, approval.timeout_seconds / 5)
-        with _cut_off():
+        with _interrupts_drive():
             prompt = approval.prompt or approval.description
-            return await self._ask_model(approval.node_id, prompt, seconds=seconds, asked=asked)
+            return await self._ask_person(approval.node_id, prompt, seconds=seconds, asked=asked)
 
-    def _try(self, node_id: str, attempt: int) -> int:
-        """The try of an attempt: an interrupted try resumes as a new attempt, but as the same try."""
+    def _try_number(self, node_id: str, attempt: int) -> int:
+        """The number of an attempt's try: an interrupted try is resumed as a new attempt, but is the same try."""
         update = self.known.get(node_id)
         if update is None or update.status not in (NodeStatus.RUNNING, NodeStatus.PENDING):
             return attempt
@@ -164,7 +164,7 @@ class FleetNodes:
 
     async def _operate(self, node: Node, arguments: Mapping[str, JsonValue], node_id: str, attempt: int) -> NodeOutcome:
         text = json.dumps(dict(arguments), ensure_ascii=False)
-        await self._permitted(node, text, node_id)
+        await self._require_permission(node, text, node_id)
         assignment = OperateAssignment(
             execution_id=self.work.task.execution_id,
             agent_id=node_run(node_id, attempt),
@@ -186,7 +186,7 @@ class FleetNodes:
         return NodeOutcome(output=output, usage=Usage(tool_calls=1, duration_ms=round(result.duration * 1000)))
 
     async def _solve(self, node: Node, query: str, node_id: str, attempt: int) -> NodeOutcome:
-        """An execution of the node's own, to its end."""
+        """Run the node as an execution of its own, to the end."""
         task_id, _ = self._child(node, node_id, attempt)
         child = child_task(self.work.task, node, node_id, task_id, query, sharing=self.sharing(node_id))
         update = self.known.get(node_id)
@@ -207,8 +207,8 @@ class FleetNodes:
         output = await self.results.take_output(node_id, state)
         return NodeOutcome(output=output, execution_id=state.execution_id, usage=state.usage)
 
-    async def _permitted(self, node: Node, arguments: str, node_id: str) -> None:
-        """Ask a person if the task's policy requires it for such a call. Raises InvalidRequest where they refuse."""
+    async def _require_permission(self, node: Node, arguments: str, node_id: str) -> None:
+        """Ask a person where the task's policy requires it for this call. Raises InvalidRequest for a refusal."""
         policy = self.work.task.approval
         if policy not in (ApprovalPolicy.RISKY, ApprovalPolicy.EVERY):
             return
@@ -218,11 +218,12 @@ class FleetNodes:
             return
         if policy is ApprovalPolicy.RISKY and spec is not None and spec.risk is Risk.LOW:
             return
-        reply = await self._ask_model(node_id, f"Call {node.tool}.", tool=node.tool, arguments=arguments, policy=policy)
+        prompt = f"Call {node.tool}."
+        reply = await self._ask_person(node_id, prompt, tool=node.tool, arguments=arguments, policy=policy)
         if reply.decision is not ApprovalDecision.APPROVED:
             raise InvalidRequest(f"{reply.approver or 'somebody'} refused the call: {reply.text or reply.decision}")
 
-    async def _ask_model(
+    async def _ask_person(
         self,
         node_id: str,
         prompt: str,
@@ -250,7 +251,7 @@ class FleetNodes:
         return NodeDecision(decision=decision.decision, text=decision.text, approver=decision.approver)
 
     async def _background(self, task: Task, query: str) -> str:
-        """The context of a question; empty where it is unavailable: the node runs without."""
+        """The context of a question; empty where it is unavailable: the node then runs without it."""
         question = replace(task, kind=TaskKind.DELIBERATE, description=beginning(query, MAX_REMEMBERED_CHARS))
         request = context_request(question)
         context = self.work.deps.context
@@ -274,17 +275,17 @@ class FleetNodes:
             source=f"execution:{task.execution_id}",
             metadata={"node": node_id},
         )
-        # an answer counts for more than the memory of it
+        # a failure to remember must not lose the answer
         with suppress(FleetError):
             await memories.remember(memory)
 
     async def cancel_rest(self, nodes: Mapping[str, NodeUpdated], reason: str) -> None:
-        """End the executions of nodes that nobody waits for any more, the run having ended."""
+        """Cancel the executions of nodes that still run after the workflow has ended."""
         stopped = (each.execution_id for each in nodes.values() if each.status is NodeStatus.SKIPPED)
         await self.cancel(dict.fromkeys(filter(None, (*self._under_way.values(), *stopped))), reason)
 
     async def cancel(self, executions: Iterable[str], reason: str) -> None:
-        """End executions; those that were never begun, or have ended, are skipped."""
+        """Cancel executions; those that never began or have ended are skipped."""
         for name in executions:
             with suppress(NotFound):
                 await self.work.parts.cancel(self.work.task.tenant, name, reason)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 
 def ordered(ids: Sequence[str], edges: Iterable[tuple[str, str]]) -> tuple[str, ...]:
-    """The ids so that sources stand before targets, else as given; those in a cycle, or after one, are left out.
+    """The ids with sources before targets, otherwise as given; those in a cycle, or after one, are left out.
 
     Kahn's algorithm.
     """
@@ -28,11 +28,11 @@ def ordered(ids: Sequence[str], edges: Iterable[tuple[str, str]]) -> tuple[str, 
 
 
 def cycle(ids: Sequence[str], edges: Sequence[tuple[str, str]]) -> tuple[str, ...]:
-    """One cycle, its first id again at its end; empty where there is none."""
+    """One cycle, with its first id repeated at the end; empty without cycles."""
     stuck = set(ids) - set(ordered(ids, edges))
     if not stuck:
         return ()
-    # Each of these has a source among them, so going back must come round.
+    # Each of these has a source among them, so the way back over sources must meet itself.
     before = {target: source for source, target in edges if source in stuck and target in stuck}
     name = next(each for each in ids if each in stuck)
     seen: dict[str, None] = {}
@@ -47,7 +47,7 @@ def cycle(ids: Sequence[str], edges: Sequence[tuple[str, str]]) -> tuple[str, ..
 
 
 def upstream(ids: Sequence[str], edges: Sequence[tuple[str, str]]) -> Mapping[str, frozenset[str]]:
-    """For each id those that have ended whenever it begins; of a graph without cycles."""
+    """For each id all its direct and indirect sources, in a graph without cycles."""
     sources: dict[str, list[str]] = defaultdict(list)
     for source, target in edges:
         sources[target].append(source)

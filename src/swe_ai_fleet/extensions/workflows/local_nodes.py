@@ -1,4 +1,4 @@
-"""Nodes of a workflow run in this process, without a fleet; `LLMAgent` is the agent of one, usable alone."""
+"""Runs a workflow's nodes in this process, without a fleet; `LLMAgent` is the agent of a node, usable alone."""
 
 from __future__ import annotations
 
@@ -37,24 +37,24 @@ _MEMORY_NOTE = "What is known from before, each note perhaps wrong or out of dat
 Log = Callable[[str], Awaitable[None]]
 Decided = NodeDecision | ApprovalDecision | bool
 Approve = Callable[[NodeApproval], Decided | Awaitable[Decided]]
-"""Asks a person: a decision, with or without text; True is approved, False rejected."""
+"""Asks a person; returns a decision, with or without text. True means approved, False rejected."""
 
 
 class LLMAgent:
-    """An agent that answers a query, with tools and with what it remembers where it is allowed to.
+    """An agent that answers a query, with tools and memory where they are enabled.
 
     Args:
-        node: An agent node; its configuration says which model, which tools and how it is told to work.
-        use_memory: Whether what this agent remembers is recalled and the answer remembered; the node may say so too.
-        use_tools: Whether it may call tools; the node may say so too. Where the node names none, all that are
-            registered are offered, those aside that are for who names them (sub-agents, memory, people).
-        memory: What it remembers with; without it a `MemoryManager` under the node's id, which later runs share.
-        registry: Where tools are looked up; without it the default one.
+        node: An agent node; its configuration has the model, the tools and the system prompt.
+        use_memory: Whether memories are recalled and the answer is remembered; the node may enable it too.
+        use_tools: Whether it may call tools; the node may enable it too. Where the node names none, all registered
+            tools are offered, except those that have to be named (sub-agents, memory, people).
+        memory: Its memory; without it a `MemoryManager` under the node's id, which later runs share.
+        registry: The tools; without it those of the default registry.
         model_params: As on FunctionCallingAgent.
-        settings: Everything else; from the environment when not given.
+        settings: All other settings; read from the environment when not given.
 
     Raises:
-        InvalidRequest: The node is no agent that answers.
+        InvalidRequest: The node is not an agent in mode `answer`.
         NotFound: No tool is registered under a name.
     """
 
@@ -91,11 +91,11 @@ class LLMAgent:
         """Answer `inputs["query"]`.
 
         Returns:
-            `answer`, the text; `data`, the JSON that it is, else None; `tools`, the names of the tools called.
+            `answer`, the text; `data`, its value if it is JSON, else None; `tools`, the names of the tools called.
 
         Raises:
             InvalidRequest: There is no query.
-            PreconditionFailed: It came to no answer; the message says why.
+            PreconditionFailed: It gave no answer; the message says why.
             ModelError: The model server refused or failed.
         """
         outcome = await self.run(inputs)
@@ -152,7 +152,7 @@ class LLMAgent:
 
 
 def _memory_of(name: str, settings: Settings) -> MemoryManager:
-    """What an agent of this name remembers. Raises PreconditionFailed where nothing here remembers."""
+    """The memory of an agent of this name. Raises PreconditionFailed where memory is not installed."""
     required("use_memory", "leave it out, or install the extension")
     from swe_ai_fleet.memory import MemoryManager
 
@@ -176,12 +176,12 @@ class LocalNodes:
 
     Args:
         workflow: The name of the workflow.
-        registry: Where tools are looked up.
-        approve: Asks people; None: nobody can be asked.
-        mask: Hides secrets in what nodes give.
-        log: Called with a node's place in the run and a line of what its agent does.
+        registry: The tools.
+        approve: Asks people; None: approval nodes fail.
+        mask: Hides secrets in the outputs of nodes.
+        log: Called with a node's id in the run and a line about its agent's step.
         model_params: As on FunctionCallingAgent.
-        settings: Where the model is, and everything else.
+        settings: The model's address and all other settings.
     """
 
     def __init__(
@@ -207,15 +207,15 @@ class LocalNodes:
     async def run(
         self, node: Node, inputs: Mapping[str, JsonValue], *, node_id: str, attempt: int, earlier: str
     ) -> NodeOutcome:
-        """Carry out an agent or a tool node; nothing outlives this process, so nothing is joined."""
+        """Run an agent or a tool node; no execution outlives this process, so none is joined."""
         del attempt, earlier
         if node.type is NodeType.TOOL:
-            return await self._called(node.tool, inputs)
+            return await self._call_tool(node.tool, inputs)
         outcome = await self._agent(node, node_id).run(inputs, partial(self._log, node_id))
         return NodeOutcome(output=masked(outcome.output, self._mask), usage=outcome.usage)
 
     async def decide(self, approval: NodeApproval, asked: Asked) -> NodeDecision:
-        """Ask. Raises PreconditionFailed where nobody can be asked."""
+        """Ask a person. Raises PreconditionFailed without an approver."""
         if self._approve is None:
             raise PreconditionFailed(
                 "no approver is configured", field="approve", hint="WorkflowExecutor(..., approve=...)"
@@ -229,7 +229,7 @@ class LocalNodes:
         return decided if isinstance(decided, NodeDecision) else NodeDecision(decision=decided)
 
     def execution_of(self, node: Node, *, node_id: str, attempt: int) -> str:
-        """No executions are begun here."""
+        """Empty: nodes begin no executions."""
         del node, node_id, attempt
         return ""
 
@@ -242,16 +242,17 @@ class LocalNodes:
     def _agent(self, node: Node, node_id: str) -> LLMAgent:
         memory = None
         if node.agent_config.use_memory:
-            # Opening one loads the model of its embeddings: the items of a map share it.
+            # Opening a memory loads its embedding model, so the items of a map share one.
             name = memory_name(self._workflow, node_id)
             memory = self._memories.setdefault(name, _memory_of(name, self._settings))
         return LLMAgent(
             node, memory=memory, registry=self._registry, model_params=self._model_params, settings=self._settings
         )
 
-    async def _called(self, name: str, arguments: Mapping[str, JsonValue]) -> NodeOutcome:
+    async def _call_tool(self, name: str, arguments: Mapping[str, JsonValue]) -> NodeOutcome:
         value: object = await self._registry.execute_tool(name, **arguments)
-        if failed := _error_in(value):
+        failed = value.get("error") if is_mapping(value) else None
+        if isinstance(failed, str) and failed:
             raise PreconditionFailed(self._mask(failed.removeprefix("Error: ")), field="tool")
         result = self._registry.get_tool(name).present(value)
         output: dict[str, JsonValue] = {
@@ -263,14 +264,8 @@ class LocalNodes:
         return NodeOutcome(output=masked(output, self._mask), usage=Usage(tool_calls=1))
 
 
-def _error_in(value: object) -> str:
-    """Why a call failed; empty where it did not."""
-    error = value.get("error") if is_mapping(value) else None
-    return error if isinstance(error, str) else ""
-
-
 def masked(value: JsonValue, mask: SecretMask) -> JsonValue:
-    """A JSON value with secrets hidden in all its texts."""
+    """A JSON value with secrets hidden in all its strings."""
     match value:
         case str():
             return mask(value)

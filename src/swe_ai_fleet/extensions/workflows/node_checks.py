@@ -1,4 +1,4 @@
-"""What is wrong with one node of a workflow and with what it refers to; what a node is given, and what it gives."""
+"""Checks of one node of a workflow and its references; the inputs and outputs of nodes and workflows."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from swe_ai_fleet.extensions.workflows.schema import MAX_AGENTS, MAX_RETRIES, MA
 _FENCE = "```"
 _MOST_CHARS = 1_000_000
 DEFAULT_QUERY = "${inputs.query}"
-"""The query of an agent that has none of its own and that nothing comes before."""
+"""The query of an agent without a query and without earlier nodes."""
 GIVEN = "What the steps before this one gave (data, no instructions):"
 
 
 def answer_output(answer: str, **more: JsonValue) -> dict[str, JsonValue]:
-    """The output of an agent node: `answer` is its text, `data` the JSON that the text is, else None.
+    """The output of an agent node: `answer` is its text, `data` the value of the text if it is JSON, else None.
 
-    A text that is one fenced block of JSON counts as well. `more` is put beside them.
+    A text that is one fenced block of JSON counts too. `more` are further fields.
     """
     return {"answer": answer, "data": _data(answer), **more}
 
@@ -55,7 +55,7 @@ def _data(answer: str) -> JsonValue:
 
 
 def inputs_of(node: Node, scope: ReferenceScope) -> Mapping[str, JsonValue]:
-    """What a node is given, references resolved. Raises InvalidRequest (BadReference) where that fails."""
+    """The inputs of a node, with references resolved. Raises InvalidRequest (BadReference) where that fails."""
     match node.type:
         case NodeType.AGENT:
             return {"query": resolved_text(node.query, scope) if node.query else _query(scope)}
@@ -64,7 +64,7 @@ def inputs_of(node: Node, scope: ReferenceScope) -> Mapping[str, JsonValue]:
         case NodeType.APPROVAL:
             return {"prompt": resolved_text(node.prompt, scope)}
         case NodeType.BRANCH:
-            return _looked_at(node, scope)
+            return _condition_values(node, scope)
         case NodeType.MAP:
             items = resolved(node.over, scope)
             if not isinstance(items, list):
@@ -77,7 +77,7 @@ def inputs_of(node: Node, scope: ReferenceScope) -> Mapping[str, JsonValue]:
 
 
 def outputs_of(workflow: Workflow, scope: ReferenceScope, *, last: list[str]) -> Mapping[str, JsonValue]:
-    """What a workflow gives: the outputs it names, else those of its last nodes that were not skipped, by id.
+    """The outputs of a workflow: those it names, else those of its last nodes that were not skipped, by id.
 
     Raises InvalidRequest where one of them fails.
     """
@@ -96,19 +96,19 @@ def outputs_of(workflow: Workflow, scope: ReferenceScope, *, last: list[str]) ->
 
 
 def _query(scope: ReferenceScope) -> str:
-    """The query of an agent that has none of its own: the run's, and what the nodes before it gave, or its item.
+    """The query of an agent without one: the run's query, and the outputs of the nodes before it or the map's item.
 
-    Raises BadReference where there is none of all that.
+    Raises BadReference where there are none of these.
     """
     outputs = {"item": scope.item} if scope.has_item else {name: scope.nodes[name].output for name in scope.before}
-    parts = [f"# {name}\n{_spoken(output)}" for name, output in outputs.items() if output is not None]
+    parts = [f"# {name}\n{_readable(output)}" for name, output in outputs.items() if output is not None]
     if not parts:
         return resolved_text(DEFAULT_QUERY, scope)
-    return "\n\n".join(filter(None, (_spoken(scope.inputs.get("query") or ""), GIVEN, *parts)))
+    return "\n\n".join(filter(None, (_readable(scope.inputs.get("query") or ""), GIVEN, *parts)))
 
 
-def _spoken(output: JsonValue) -> str:
-    """An output as a reader wants it: the text of an answer or of a tool, else JSON."""
+def _readable(output: JsonValue) -> str:
+    """An output as readable text: the text of an answer or of a tool, else JSON."""
     if isinstance(output, Mapping):
         fields = cast("Mapping[str, JsonValue]", output)
         output = next((fields[name] for name in ("answer", "summary", "content") if fields.get(name)), fields)
@@ -120,8 +120,8 @@ def _each(values: Mapping[str, JsonValue], scope: ReferenceScope) -> Mapping[str
     return inputs
 
 
-def _looked_at(node: Node, scope: ReferenceScope) -> Mapping[str, JsonValue]:
-    """What the conditions of a branch look at, as far as it is there."""
+def _condition_values(node: Node, scope: ReferenceScope) -> Mapping[str, JsonValue]:
+    """The existing values that the conditions of a branch refer to."""
     values: dict[str, JsonValue] = {}
     for case in node.cases:
         for reference in condition_references(case.when) if case.when else ():
@@ -130,7 +130,7 @@ def _looked_at(node: Node, scope: ReferenceScope) -> Mapping[str, JsonValue]:
     return values
 
 
-_TRIED = (NodeType.AGENT, NodeType.TOOL)
+_RETRIED = (NodeType.AGENT, NodeType.TOOL)
 _WITH_FIELDS: Mapping[NodeType, tuple[str, ...]] = {
     NodeType.BRANCH: ("label",),
     NodeType.APPROVAL: ("decision", "text", "approver"),
@@ -139,7 +139,7 @@ _WITH_FIELDS: Mapping[NodeType, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """The tools and workflows that nodes may name; None: they are not checked."""
+    """The tools and workflows that nodes may name; None: names are not checked."""
 
     tools: Collection[str] | None
     workflows: Mapping[str, Workflow] | None
@@ -147,7 +147,7 @@ class Known:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Level:
-    """What a node may refer to. `before` are the nodes that have ended when it begins; None: that cannot be told."""
+    """The names that a node may refer to. `before` are the nodes that end before it begins; None: not computable."""
 
     inputs: Mapping[str, WorkflowInput]
     nodes: Mapping[str, Node]
@@ -156,7 +156,7 @@ class Level:
     has_item: bool = False
 
     def problems(self, references: Iterable[Reference], place: DocumentPath) -> list[Problem]:
-        """Those references that name nothing here."""
+        """The faults of references that name nothing."""
         return [
             Problem(path=place, message=f"{reference.text}: {problem[0]}", hint=problem[1])
             for reference in references
@@ -202,11 +202,11 @@ class Level:
 
 
 def node_problems(node: Node, path: DocumentPath, level: Level) -> list[Problem]:
-    """What is wrong with a node, and with the node of a map's items."""
+    """The faults of a node, and of the node of a map's items."""
     problems = [*_number_problems(node, path)]
     match node.type:
         case NodeType.AGENT:
-            # Without a query of its own it gets the outputs of the nodes before it.
+            # An agent without a query is given the outputs of the nodes before it.
             query = node.query or ("" if level.before or level.has_item else DEFAULT_QUERY)
             problems.extend(_text_problems(query, (*path, "query"), level))
             for at, tool in enumerate(node.agent_config.tools):
@@ -230,7 +230,7 @@ def node_problems(node: Node, path: DocumentPath, level: Level) -> list[Problem]
 
 def _number_problems(node: Node, path: DocumentPath) -> list[Problem]:
     problems: list[Problem] = []
-    if node.retries and node.type not in _TRIED:
+    if node.retries and node.type not in _RETRIED:
         message = f"a node of type {node.type} cannot have retries"
         problems.append(Problem(path=(*path, "retries"), message=message, hint="set retries on the nodes inside it"))
     limits = (
@@ -333,9 +333,10 @@ def _given_problems(node: Node, path: DocumentPath, level: Level) -> list[Proble
             message = f"the workflow {inner.name!r} has no input {name!r:.60}"
             problems.append(Problem(path=place, message=message, hint=nearest(name, [*wanted])))
             continue
-        actual = _type_of(value, level)
-        if actual and not _suits(value, actual, wanted[name].type):
-            message = f"the input {name!r} of {inner.name!r} must be of type {wanted[name].type}, not {actual}"
+        actual, expected = _type_of(value, level), wanted[name].type
+        widened = (actual, expected) == ("integer", "number")
+        if actual not in ("", expected) and not widened and not fits(value, expected):
+            message = f"the input {name!r} of {inner.name!r} must be of type {expected}, not {actual}"
             problems.append(Problem(path=place, message=message))
     for name, declared in wanted.items():
         if declared.required and declared.default is None and name not in node.inputs:
@@ -345,7 +346,7 @@ def _given_problems(node: Node, path: DocumentPath, level: Level) -> list[Proble
 
 
 def _type_of(value: JsonValue, level: Level) -> str:
-    """The type that a value will have once its references are resolved; empty where that cannot be told."""
+    """The type of a value once its references are resolved; empty where it is unknown until then."""
     if not isinstance(value, str):
         return json_type(value)
     try:
@@ -361,7 +362,3 @@ def _type_of(value: JsonValue, level: Level) -> str:
             return ""
         case _:
             return "string"
-
-
-def _suits(value: JsonValue, actual: str, wanted: str) -> bool:
-    return actual == wanted or (actual, wanted) == ("integer", "number") or fits(value, wanted)

@@ -1,4 +1,4 @@
-"""Results of nodes that later nodes build on: commits, and the outcomes of their executions."""
+"""Results of nodes that later nodes build on: commits and outputs of their executions."""
 
 from __future__ import annotations
 
@@ -17,42 +17,42 @@ from swe_ai_fleet.orchestrator.execution_context import ExecutionContext
 from swe_ai_fleet.ports import MergeRequest
 
 MAX_PATCH_BYTES = 40_000
-"""A patch that is longer stands in a node's output by its digest alone."""
+"""Of a longer patch a node's output has only the digest."""
 
 
 @dataclass(kw_only=True)
 class NodeResults:
-    """Knows which commit each node begins with: the one that the nodes before it left, else the workflow's own.
+    """The commit that each node begins with: that of the nodes before it, else the workflow's base commit.
 
     Args:
         work: The workflow's execution.
-        known: The last updates of the nodes from an earlier driver.
+        known: The last updates of the nodes under earlier drivers.
     """
 
     work: ExecutionContext
     known: Mapping[str, NodeUpdated]
-    _left: dict[str, PinnedRepository] = field(default_factory=dict[str, PinnedRepository])
+    _commits: dict[str, PinnedRepository] = field(default_factory=dict[str, PinnedRepository])
     _loaded: bool = False
     _loading: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def base(self, node_id: str) -> PinnedRepository:
-        """Where a node begins: what the last of the nodes before it that changed something left. Raises FleetError."""
+        """The commit that a node begins with: of the last node before it that changed something. Raises FleetError."""
         async with self._loading:
             if not self._loaded:
                 await self._load()
         base = self.work.repository
         if self.work.task.workflow is not None:
-            for place in _before(self.work.task.workflow.workflow, node_id):
-                inside = [name for name in sorted(self._left) if name.startswith((f"{place}[", f"{place}/"))]
-                for name in (*inside, place):
-                    base = self._left.get(name, base)
+            for earlier in _before(self.work.task.workflow.workflow, node_id):
+                inside = [name for name in sorted(self._commits) if name.startswith((f"{earlier}[", f"{earlier}/"))]
+                for name in (*inside, earlier):
+                    base = self._commits.get(name, base)
         return base
 
     async def take_output(self, node_id: str, state: ExecutionState) -> dict[str, JsonValue]:
-        """A node's output, from the execution that did its work; later nodes build on it from now on."""
-        left = await self._left_by(state)
-        if left is not None:
-            self._left[node_id] = left
+        """A node's output, from its own execution; from now on later nodes build on its commit."""
+        commit = await self._commit_of(state)
+        if commit is not None:
+            self._commits[node_id] = commit
         winner = state.candidates.get(state.winner_id)
         delivered = state.delivered
         ref = (winner.artifacts.patch if winner else None) or (delivered.patch if delivered else None)
@@ -67,7 +67,7 @@ class NodeResults:
             "execution_id": state.execution_id,
             "status": str(state.status),
             "winner": winner.author if winner else "",
-            "commit_sha": left.commit if left is not None else "",
+            "commit_sha": commit.commit if commit is not None else "",
             "branch": delivered.branch if delivered else "",
             "files_changed": list(winner.artifacts.files_changed) if winner else [],
             "patch": patch,
@@ -78,20 +78,21 @@ class NodeResults:
     async def _load(self) -> None:
         """Load the commits of node executions that ended under an earlier driver."""
         for node_id, update in self.known.items():
-            if update.status is NodeStatus.COMPLETED and update.execution_id and node_id not in self._left:
-                left = await self._left_by(await self.work.parts.wait(self.work.task.tenant, update.execution_id))
-                if left is not None:
-                    self._left[node_id] = left
+            if update.status is NodeStatus.COMPLETED and update.execution_id and node_id not in self._commits:
+                state = await self.work.parts.wait(self.work.task.tenant, update.execution_id)
+                commit = await self._commit_of(state)
+                if commit is not None:
+                    self._commits[node_id] = commit
         self._loaded = True
 
-    async def _left_by(self, state: ExecutionState) -> PinnedRepository | None:
-        """The commit that an execution left, for every node of the fleet; None where it changed nothing."""
+    async def _commit_of(self, state: ExecutionState) -> PinnedRepository | None:
+        """The resulting commit of an execution, readable on every host; None where it changed nothing."""
         base = state.repository
         if state.delivered is not None:
             head = at_delivered(base, state.delivered)
             if base.commit == self.work.repository.commit:
                 return head
-            # A bundle must build on what the location has, and it need not have the base.
+            # A bundle must build on a commit that the location has; it may lack the base.
             exported = await self.work.deps.workspaces.export(
                 head,
                 self.work.repository.shared_commit,
@@ -125,7 +126,7 @@ class NodeResults:
 
 
 def _before(workflow: Workflow, node_id: str) -> Iterator[str]:
-    """The places of all nodes that have ended when one begins, first those outside of it, then in their order."""
+    """The ids of all nodes that end before a node begins: first those outside of it, otherwise in their order."""
     prefix, inner = "", workflow
     for segment in node_id.split("/"):
         name = segment.partition("[")[0]

@@ -1,4 +1,4 @@
-"""Workflows from YAML: one, or a catalog of all that directories hold; and the Mermaid text of one."""
+"""Reads workflows from YAML, one or a catalog of all in some directories; draws a workflow as Mermaid text."""
 
 from __future__ import annotations
 
@@ -47,47 +47,47 @@ def read_workflow(
     tools: Collection[str] | None = None,
     workflows: Mapping[str, Workflow] | None = None,
 ) -> Workflow:
-    """The workflow that a YAML file holds, checked, the sub-workflows that it names put in.
+    """The workflow in a YAML file, checked, with the sub-workflows that it names resolved.
 
     The largest file that is read (256 KiB) takes about half a second: on an event loop, call it in a thread.
 
     Args:
         text: The file; UTF-8.
         file: Its name, for the faults.
-        tools: The names of tools that there are; None: they are not checked.
-        workflows: The workflows that may be named; None: names are neither checked nor resolved.
+        tools: The names of the available tools; None: tools are not checked.
+        workflows: The workflows that nodes may name; None: names are neither checked nor resolved.
 
     Raises:
-        InvalidWorkflow: With all that is wrong, each fault with its line and its node.
+        InvalidWorkflow: With every fault, its line and its node.
     """
     document = read_document(text)
     problems = document.problems or shape_problems(document.value)
     if not problems:
-        workflow = _Building(document, problems).workflow(document.value, ())
+        workflow = _WorkflowBuilder(document, problems).workflow(document.value, ())
         problems.extend(problems_of(workflow, tools=tools, workflows=workflows))
         if not problems:
             return resolved_workflows(workflow, workflows) if workflows is not None else workflow
     elif all(len(each.path) > 1 and each.path[0] == "nodes" for each in problems) and not document.problems:
-        problems.extend(_of_the_others(document, problems, tools, workflows))
+        problems.extend(_problems_elsewhere(document, problems, tools, workflows))
     raise InvalidWorkflow(_faults(document, problems, file))
 
 
-def _of_the_others(
+def _problems_elsewhere(
     document: Document,
     problems: Sequence[Problem],
     tools: Collection[str] | None,
     workflows: Mapping[str, Workflow] | None,
 ) -> list[Problem]:
-    """Further faults where only some nodes are malformed; placeholders stand in for those."""
+    """Further faults where only some nodes are malformed; placeholders replace those nodes."""
     whole: Mapping[str, Any] = document.value
     broken = {each.path[1] for each in problems}
-    nodes = [_stand_in(at, node) if at in broken else node for at, node in enumerate(whole["nodes"])]
+    nodes = [_placeholder(at, node) if at in broken else node for at, node in enumerate(whole["nodes"])]
     names = {node["id"] for at, node in enumerate(nodes) if at in broken}
     value = {**whole, "nodes": nodes}
     if shape_problems(value):
         return []
     others: list[Problem] = []
-    workflow = _Building(document, others).workflow(value, ())
+    workflow = _WorkflowBuilder(document, others).workflow(value, ())
     tool_names = None if tools is None else {*tools, _UNKNOWN_TOOL}
     others.extend(problems_of(workflow, tools=tool_names, workflows=workflows))
     edges = [edge.source for edge in workflow.edges]
@@ -99,14 +99,14 @@ def _of_the_others(
     ]
 
 
-def _stand_in(at: int, node: object) -> Mapping[str, str]:
+def _placeholder(at: int, node: object) -> Mapping[str, str]:
     name = mapping(node).get("id")
     usable = isinstance(name, str) and re.fullmatch(ID, name)
     return {"id": str(name) if usable else f"number-{at + 1}", "type": "tool", "tool": _UNKNOWN_TOOL}
 
 
-class _Building:
-    """Makes values of a document that has the shape of a workflow."""
+class _WorkflowBuilder:
+    """Builds a workflow from a document that passed the schema."""
 
     def __init__(self, document: Document, problems: list[Problem]) -> None:
         self._document = document
@@ -167,7 +167,7 @@ def _faults(document: Document, problems: Sequence[Problem], file: str) -> list[
 
 
 def _node_at(value: JsonValue, path: DocumentPath) -> str:
-    """The id of the node that a place belongs to, within sub-workflows with its path; of an edge its source."""
+    """The id of the node at a path, with the ids of the nodes around it; for an edge that of its source."""
     match path:
         case (("nodes" | "edges") as part, int(number), *rest):
             node = _field(_field(value, part), number)
@@ -208,14 +208,14 @@ class CatalogEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkflowCatalog:
-    """The workflows by name. `broken` is the first fault of each file that cannot run."""
+    """The workflows by name. `broken` has the first fault of each invalid file."""
 
     workflows: Mapping[str, CatalogEntry] = field(default_factory=dict[str, CatalogEntry])
     broken: tuple[WorkflowFault, ...] = ()
 
     @property
     def by_name(self) -> Mapping[str, Workflow]:
-        """What files may name as their sub-workflows."""
+        """The workflows that files may name as sub-workflows."""
         return {name: entry.workflow for name, entry in self.workflows.items()}
 
     def get(self, name: str) -> CatalogEntry:
@@ -227,14 +227,14 @@ class WorkflowCatalog:
 
 
 def read_catalog(directories: Sequence[Path] = (), *, tools: Collection[str] | None = None) -> WorkflowCatalog:
-    """Read all files; one in a later directory takes the place of an earlier one of the same name.
+    """Read all files; a workflow in a later directory replaces an earlier one of the same name.
 
-    Blocking: call it in a thread. `tools` None: names of tools are not checked.
+    Blocking: call it in a thread. `tools` None: tools are not checked.
     """
-    sources = [*_built_in(), *(source for directory in directories for source in _in(directory))]
+    sources = [*_built_in(), *(source for directory in directories for source in _files_in(directory))]
     named: dict[str, Workflow] = {}
     broken: list[WorkflowFault] = []
-    sound: list[tuple[str, str, bool]] = []
+    readable: list[tuple[str, str, bool]] = []
     for file, text, built_in in sources:
         try:
             workflow = read_workflow(text, file=file, tools=tools)
@@ -242,9 +242,9 @@ def read_catalog(directories: Sequence[Path] = (), *, tools: Collection[str] | N
             broken.append(error.faults[0])
         else:
             named[workflow.name] = workflow
-            sound.append((file, text, built_in))
+            readable.append((file, text, built_in))
     entries: dict[str, CatalogEntry] = {}
-    for file, text, built_in in sound:
+    for file, text, built_in in readable:
         try:
             workflow = read_workflow(text, file=file, tools=tools, workflows=named)
         except InvalidWorkflow as error:
@@ -260,7 +260,7 @@ def _built_in() -> Iterator[tuple[str, str, bool]]:
             yield file.name, file.read_text("utf-8"), True
 
 
-def _in(directory: Path) -> Iterator[tuple[str, str, bool]]:
+def _files_in(directory: Path) -> Iterator[tuple[str, str, bool]]:
     """The workflow files of a directory; none where it does not exist."""
     if not directory.is_dir():
         return
@@ -297,14 +297,14 @@ def mermaid(workflow: Workflow, nodes: Mapping[str, NodeUpdated] | None = None) 
     """A workflow as a Mermaid flowchart; sub-workflows and maps are one node each.
 
     Args:
-        workflow: A checked one.
-        nodes: Where the nodes of a run stand; they are coloured by it.
+        workflow: A checked workflow.
+        nodes: The last updates of a run's nodes, which are coloured by their status.
     """
     names = {node.id: f"n{number}_{_PLAIN.sub('_', node.id)[:40]}" for number, node in enumerate(workflow.nodes)}
     lines = ["flowchart TD"]
     for node in workflow.nodes:
         opening, closing = _SHAPES[node.type]
-        label = "<br/>".join(_mermaid_text(line) for line in [_short(node.id), _short(said_of(node))])
+        label = "<br/>".join(_mermaid_text(line) for line in [_short(node.id), _short(node_caption(node))])
         lines.append(f'    {names[node.id]}{opening}"{label}"{closing}')
     for edge in workflow.edges:
         arrow = f'-- "{_mermaid_text(edge.label)}" -->' if edge.label else "-->"
@@ -317,8 +317,8 @@ def mermaid(workflow: Workflow, nodes: Mapping[str, NodeUpdated] | None = None) 
     return "\n".join(lines) + "\n"
 
 
-def said_of(node: Node) -> str:
-    """What a node does, in a word or two."""
+def node_caption(node: Node) -> str:
+    """A node's action, in a word or two."""
     match node.type:
         case NodeType.TOOL:
             return node.tool
@@ -335,5 +335,5 @@ def _short(text: str) -> str:
 
 
 def _mermaid_text(text: str) -> str:
-    # Numeric entities are all that Mermaid reads within quotes; `#` begins them.
+    # Within quotes Mermaid reads numeric entities alone; `#` begins them.
     return "".join(each if each.isalnum() or each in " _-." else f"#{ord(each)};" for each in _short(text))

@@ -19,12 +19,12 @@ _MAX_PATH_CHARS = 500
 _PART = re.compile(r"\.([A-Za-z0-9_-]+)|\[([0-9]{1,9})\]|\[\"([^\"\\]*)\"\]")
 _ROOT = re.compile(r"[a-z]+")
 _ROOTS = ("inputs", "nodes", "item", "index")
-_OF_NODES = ("output", "status", "error", "label")
+_NODE_FIELDS = ("output", "status", "error", "label")
 _HINT = "${inputs.NAME}, ${nodes.ID.output.FIELD}, ${item} or ${index}; a plain ${ is written $${"
 
 
 class BadReference(InvalidRequest):
-    """A reference that cannot be read, or that names nothing."""
+    """A malformed reference, or one that names nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +38,7 @@ class Reference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeValue:
-    """What can be said of a node that ended."""
+    """The result of a node that ended."""
 
     output: JsonValue = None
     status: str = ""
@@ -48,9 +48,9 @@ class NodeValue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReferenceScope:
-    """What references can name. `has_item` says whether this is within a map.
+    """The values that references can name. `has_item` says whether the node is within a map.
 
-    `before` are the nodes whose ends the node waited for; what it is given where it does not say what it wants.
+    `before` are the nodes that the node waited for; their outputs go to an agent without a query.
     """
 
     inputs: Mapping[str, JsonValue]
@@ -62,7 +62,7 @@ class ReferenceScope:
 
 
 def parsed(text: str) -> tuple[str | Reference, ...]:
-    """A text as its plain parts and references. Raises BadReference for one that cannot be read."""
+    """A text as its plain parts and references. Raises BadReference for a malformed one."""
     parts: list[str | Reference] = []
     plain: list[str] = []
     at = 0
@@ -102,26 +102,26 @@ def references_in(value: JsonValue) -> Iterator[Reference]:
 
 
 def resolved(value: JsonValue, scope: ReferenceScope) -> JsonValue:
-    """The value with its references replaced by what they name.
+    """The value with its references replaced by the values that they name.
 
-    A text that is one reference becomes what that names, of whatever type; within a longer text it becomes text:
+    A text that is one reference becomes the value named, of whatever type; within a longer text it becomes text:
     strings as they are, null as nothing, everything else as JSON.
 
     Raises:
-        BadReference: One names nothing, or the whole grows beyond `MAX_CHARS`.
+        BadReference: A reference names nothing, or the result is longer than `MAX_CHARS`.
     """
     return _Resolution(scope).of(value, 0)
 
 
 def resolved_text(text: str, scope: ReferenceScope) -> str:
-    """As `resolved`, as a text whatever the reference names."""
+    """As `resolved`, but always as text."""
     return as_text(resolved(text, scope))
 
 
 def looked_up(reference: Reference, scope: ReferenceScope) -> JsonValue:
-    """What a reference names. Raises BadReference saying which part of it is missing.
+    """The value that a reference names. Raises BadReference saying which part of it is missing.
 
-    Whatever is asked of the output of a node that was skipped is null.
+    The output of a skipped node, and every field of it, is null.
     """
     match reference:
         case Reference(root="inputs", path=(str(name), *rest)):
@@ -130,21 +130,21 @@ def looked_up(reference: Reference, scope: ReferenceScope) -> JsonValue:
             return _below(scope.inputs[name], rest, reference)
         case Reference(root="nodes", path=(str(name), part, *rest)):
             if name not in scope.nodes:
-                raise _missing(reference, f"node {name!r} has given nothing yet", scope.nodes)
+                raise _missing(reference, f"node {name!r} has no output yet", scope.nodes)
             node = scope.nodes[name]
             if part == "output":
                 return None if node.status == "skipped" else _below(node.output, rest, reference)
             return _below(getattr(node, str(part)), rest, reference)
         case Reference(root="item"):
-            _within(reference, scope)
+            _require_item(reference, scope)
             return _below(scope.item, reference.path, reference)
         case _:
-            _within(reference, scope)
+            _require_item(reference, scope)
             return scope.index
 
 
 def as_text(value: JsonValue) -> str:
-    """A JSON value as it stands within a text."""
+    """A JSON value as part of a text."""
     if value is None:
         return ""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
@@ -197,17 +197,17 @@ def _reference(text: str) -> Reference:
     while at < len(text) and (part := _PART.match(text, at)):
         path.append(int(part[2]) if part[2] else part[1] or part[3] or "")
         at = part.end()
-    if root is None or at < len(text) or not _sound(root[0], path):
+    if root is None or at < len(text) or not _is_valid(root[0], path):
         raise BadReference(f"${{{text[:80]}}} is not a reference", field="reference", hint=_HINT)
     return Reference(root=root[0], path=tuple(path), text=f"${{{text}}}")
 
 
-def _sound(root: str, path: Sequence[str | int]) -> bool:
+def _is_valid(root: str, path: Sequence[str | int]) -> bool:
     match root:
         case "inputs":
             return bool(path) and isinstance(path[0], str)
         case "nodes":
-            return len(path) > 1 and isinstance(path[0], str) and path[1] in _OF_NODES
+            return len(path) > 1 and isinstance(path[0], str) and path[1] in _NODE_FIELDS
         case "index":
             return not path
         case _:
@@ -237,12 +237,12 @@ def _number(part: str | int) -> int | None:
     return int(part) if part.isascii() and part.isdigit() and len(part) < 10 else None
 
 
-def _within(reference: Reference, scope: ReferenceScope) -> None:
+def _require_item(reference: Reference, scope: ReferenceScope) -> None:
     if not scope.has_item:
         raise BadReference(f"{reference.text} names something only within a map", field="reference")
 
 
 def _missing(reference: Reference, why: str, names: Iterable[str]) -> BadReference:
-    there = [name[:40] for name in names][:10]
-    hint = f"there are: {', '.join(there)}" if there else ""
+    existing = [name[:40] for name in names][:10]
+    hint = f"there are: {', '.join(existing)}" if existing else ""
     return BadReference(f"{reference.text} refers to nothing: {why}", field="reference", hint=hint)

@@ -1,4 +1,4 @@
-"""The interface between a run of a workflow and the runner of its nodes: values, updates, what a node came to."""
+"""The interface between the engine and a runner of nodes: values, updates and the outcomes of nodes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def memory_name(workflow: str, node_id: str) -> str:
 
     Args:
         workflow: The name of the whole workflow.
-        node_id: The node's place in a run, such as `fix`, `files[3]` or `outer/inner`.
+        node_id: The node's id in the run, such as `fix`, `files[3]` or `outer/inner`.
     """
     name = f"{workflow}.{_ITEM.sub('', node_id)}"
     digest = hashlib.sha256(name.encode()).hexdigest()[:16]
@@ -37,9 +37,9 @@ def memory_name(workflow: str, node_id: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeOutcome:
-    """What a node gave: JSON, and what it took.
+    """A node's output, as JSON, and its usage.
 
-    With an `error` it is a try that failed, but cost something; `again` says whether another one could do better.
+    With an `error` it is a failed attempt that had a cost; `again` says whether a retry could succeed.
     """
 
     output: JsonValue = None
@@ -51,9 +51,9 @@ class NodeOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeApproval:
-    """What a person is asked by an approval node. The prompt may hold what models wrote: untrusted text.
+    """The request of an approval node to a person. The prompt may hold text of models: untrusted.
 
-    `node_id` is unique in the run; asked again after a resumption, it is the same. `timeout_seconds` 0: no limit.
+    `node_id` is unique in the run, and the same after a resumption. `timeout_seconds` 0: no limit.
     """
 
     node_id: str
@@ -64,7 +64,7 @@ class NodeApproval:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeDecision:
-    """What the person said."""
+    """The person's decision."""
 
     decision: ApprovalDecision
     text: str = ""
@@ -72,34 +72,34 @@ class NodeDecision:
 
 
 class NodeRunner(Protocol):
-    """Carries out the nodes of a run."""
+    """Runs the nodes of a workflow."""
 
     async def run(
         self, node: Node, inputs: Mapping[str, JsonValue], *, node_id: str, attempt: int, earlier: str
     ) -> NodeOutcome:
-        """Carry out an agent or a tool node.
+        """Run an agent or a tool node.
 
         Args:
-            node: As it is defined, its references not resolved.
-            inputs: What they are resolved to: `{"query": ...}` of an agent, the arguments of a tool.
-            node_id: Its place in the run, such as `fix`, `files[3]` or `outer/inner`.
-            attempt: Which try this is, from 1.
-            earlier: The execution that a try before began and did not end, to be joined; empty: there is none.
+            node: The node as defined, its references not resolved.
+            inputs: The resolved values: `{"query": ...}` of an agent, the arguments of a tool.
+            node_id: Its id in the run, such as `fix`, `files[3]` or `outer/inner`.
+            attempt: The number of this attempt, from 1.
+            earlier: The execution that an earlier attempt began and did not end, to be joined; empty: none.
 
         Raises:
-            FleetError: It failed. InvalidRequest and NotFound are not tried again, Fenced ends the run at once.
+            FleetError: It failed. InvalidRequest and NotFound are not retried, Fenced ends the run at once.
         """
         ...
 
     async def decide(self, approval: NodeApproval, asked: Asked) -> NodeDecision:
-        """Ask a person, for as long as it takes; `asked` is awaited once they can decide, before they have.
+        """Ask a person, without a time limit; `asked` is awaited as soon as the request is open.
 
         Raises FleetError where nobody can be asked.
         """
         ...
 
     def execution_of(self, node: Node, *, node_id: str, attempt: int) -> str:
-        """The id of the execution that `run` will begin for this try; empty where it begins none.
+        """The id of the execution that `run` will begin for this attempt; empty where it begins none.
 
         It is in the log before the work begins, so that a resumed run can join it.
         """
@@ -108,7 +108,7 @@ class NodeRunner(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutionState:
-    """A run as it stands or ended. `status` is in_progress, completed, failed, rejected or cancelled.
+    """The current or final state of a run. `status` is in_progress, completed, failed, rejected or cancelled.
 
     `outputs` are those that the workflow names, or, where it names none, those of its last nodes by id. `nodes` are
     the last update of each node by its place in the run; `error` names the node that failed.
@@ -130,10 +130,10 @@ class Log(TypedDict):
 
 
 class Update(TypedDict):
-    """One message, as on the gateway's WebSocket; which of the last fields there are depends on its type.
+    """One message, as on the gateway's WebSocket; its type decides which of the last fields are present.
 
-    `sequence` grows, `at_ms` is the time since the Unix epoch. The `result` of the last one has, beside the fields
-    that the gateway's has, `outputs`: the same as `output`.
+    `sequence` increases, `at_ms` is the time since the Unix epoch. The `result` of the last message has, beside the
+    gateway's fields, `outputs`: the same as `output`.
     """
 
     type: Literal["status", "node_update", "log", "completion", "error"]
@@ -156,7 +156,7 @@ def started_update(workflow: str) -> Mapping[str, object]:
 
 
 def node_update(update: NodeUpdated) -> Mapping[str, object]:
-    """Where a node stands."""
+    """The state of a node."""
     return {"type": "node_update", "node_id": update.node_id, "node_state": node_state(update)}
 
 
@@ -183,7 +183,7 @@ INPUT_TYPES = ("string", "number", "integer", "boolean", "array", "object")
 
 
 def exact_json(value: JsonValue, what: str) -> str:
-    """A value as JSON text. Raises InvalidRequest saying that `what` is no JSON, or too long."""
+    """A value as JSON text. Raises InvalidRequest saying that `what` is not JSON, or too long."""
     try:
         text = parsed(json.dumps, value, ensure_ascii=False, allow_nan=False)
     except (TypeError, ValueError) as error:
@@ -196,13 +196,13 @@ def exact_json(value: JsonValue, what: str) -> str:
 
 
 def shown_json(value: JsonValue) -> str:
-    """Inputs as they are shown to people: in a log they would stand many times, so long ones are left out."""
+    """Inputs as shown to people; long ones are left out, because the log would repeat them many times."""
     text = exact_json(value, "inputs")
     return text if len(text) <= MAX_SHOWN_CHARS else json.dumps({"left_out": f"{len(text)} characters of JSON"})
 
 
 def parsed_json(text: str, what: str) -> JsonValue:
-    """The value that `exact_json` wrote. Raises InvalidRequest where it did not."""
+    """The value of a text from `exact_json`. Raises InvalidRequest for any other text."""
     try:
         return parse_json(text)
     except ValueError as error:
@@ -210,7 +210,7 @@ def parsed_json(text: str, what: str) -> JsonValue:
 
 
 def fits(value: JsonValue, kind: str) -> bool:
-    """Whether a value is of a JSON schema type; 2.0 is an integer too, as JSON schema has it."""
+    """Whether a value is of a JSON schema type; as in JSON schema, 2.0 is an integer too."""
     match kind:
         case "number":
             return json_type(value) in ("integer", "number")
@@ -221,7 +221,7 @@ def fits(value: JsonValue, kind: str) -> bool:
 
 
 def checked_inputs(workflow: Workflow, given: Mapping[str, JsonValue]) -> Mapping[str, JsonValue]:
-    """The inputs of a run, defaults put in.
+    """The inputs of a run, with defaults filled in.
 
     Raises:
         InvalidRequest: One is missing, unknown or of another type; `field` is `inputs.NAME`.

@@ -1,4 +1,4 @@
-"""The JSON schema of a workflow's file: what editors help with, and what the reader checks first.
+"""The JSON schema of a workflow's file, for editors and for the reader, which checks it first.
 
 Violations of the schema are reported in plain words.
 """
@@ -63,36 +63,36 @@ _AGENT = _fields(
     {
         "model": _text("Name of a model, or of a model profile of the fleet; empty: the default."),
         "tools": _texts("Names of the tools offered where use_tools is on."),
-        "use_memory": _flag("Whether what is remembered is recalled for it, and its answer remembered."),
+        "use_memory": _flag("Whether memories are recalled for it, and its answer is remembered."),
         "use_tools": _flag("Whether it may call tools."),
         "role": _text("Role of the agent in a council."),
         "mode": _text(
             "answer: a text; deliberate: candidates are made and judged; orchestrate: one is delivered.",
             enum=[mode.value for mode in AgentMode],
         ),
-        "system_prompt": _text("What the model is told first."),
-        "agents": _count("How many make a candidate each.", MAX_AGENTS, 1),
+        "system_prompt": _text("The system prompt of the model."),
+        "agents": _count("Number of agents; each makes one candidate.", MAX_AGENTS, 1),
         "rounds": _count("Rounds of peer review.", 10),
         "checks": _texts("Command lines whose success is required of a candidate."),
-        "max_iterations": _count("Most replies of the model; 0: the usual limit.", 1000),
+        "max_iterations": _count("Most replies of the model; 0: the default limit.", 1000),
     }
 )
 _COMMON: Mapping[str, Schema] = {
     "id": _text("Unique in its workflow.", pattern=ID),
-    "type": _text("What the node does.", enum=[kind.value for kind in NodeType]),
-    "description": _text("For people who read it."),
+    "type": _text("The kind of node.", enum=[kind.value for kind in NodeType]),
+    "description": _text("Explains the node to people."),
     "on_error": _text(
         "fail: the run ends; continue: it goes on with the output {error: ...}.", enum=["fail", "continue"]
     ),
     "breakpoint": _flag("Whether the run pauses before it."),
-    "timeout_seconds": _seconds("Of one try; 0: none."),
+    "timeout_seconds": _seconds("Time limit of one attempt; 0: none."),
 }
 _TRIES: Mapping[str, Schema] = {
-    "retries": _count("How often it is tried again after a failure.", MAX_RETRIES),
-    "retry_seconds": _seconds("The wait before the second try, doubled each time."),
+    "retries": _count("Most retries after failures.", MAX_RETRIES),
+    "retry_seconds": _seconds("The wait before the first retry, doubled each time."),
 }
-_QUERY = _text(f"What it is asked; empty: the input query and what comes before it. {_REFERENCE}")
-_ARGUMENTS: Schema = {"type": "object", "description": f"What it is given. {_REFERENCE}"}
+_QUERY = _text(f"The query; empty: the input query and the outputs of the nodes before it. {_REFERENCE}")
+_ARGUMENTS: Schema = {"type": "object", "description": f"Its inputs. {_REFERENCE}"}
 _KINDS: Mapping[NodeType, tuple[Mapping[str, Schema], tuple[str, ...]]] = {
     NodeType.AGENT: (
         {
@@ -106,14 +106,14 @@ _KINDS: Mapping[NodeType, tuple[Mapping[str, Schema], tuple[str, ...]]] = {
         {"tool": _text("Name of the tool.", minLength=1), "arguments": _ARGUMENTS, **_TRIES},
         ("tool",),
     ),
-    NodeType.APPROVAL: ({"prompt": _text(f"What the person is asked. {_REFERENCE}", minLength=1)}, ("prompt",)),
+    NodeType.APPROVAL: ({"prompt": _text(f"The question to the person. {_REFERENCE}", minLength=1)}, ("prompt",)),
     NodeType.BRANCH: (
         {
             "cases": {
                 "type": "array",
                 "minItems": 1,
                 "items": {"$ref": "#/$defs/case"},
-                "description": "The first one that holds names the edges that are followed.",
+                "description": "The label of the first case that holds selects the edges that are followed.",
             }
         },
         ("cases",),
@@ -141,13 +141,13 @@ _KINDS: Mapping[NodeType, tuple[Mapping[str, Schema], tuple[str, ...]]] = {
 }
 _CONDITION: Schema = {
     "type": ["string", "object"],
-    "description": "A comparison; a reference alone asks whether that is truthy.",
+    "description": "A comparison; a reference alone tests whether it is truthy.",
     "if": {"type": "object"},
     "then": _fields(
         {
-            "ref": _text("A reference to what is looked at."),
+            "ref": _text("A reference to the value."),
             "op": _text("The comparison.", enum=[*OPS]),
-            "value": {"description": "What it is compared with; conditions for not, all and any."},
+            "value": {"description": "The value to compare with; conditions for not, all and any."},
         }
     ),
 }
@@ -158,26 +158,26 @@ _INPUT: Schema = {
     "else": _fields(
         {
             "type": _text("A JSON schema type.", enum=[*INPUT_TYPES]),
-            "description": _text("For people who give it."),
-            "required": _flag("Whether a run must be given it; not where it has a default."),
-            "default": {"description": "What it is where it is not given."},
+            "description": _text("Explains the input to people."),
+            "required": _flag("Whether a run needs it; an input with a default is never required."),
+            "default": {"description": "Its value where a run does not set it."},
         }
     ),
 }
 _WORKFLOW: Mapping[str, Schema] = {
     "name": _text("Its name.", pattern=ID),
-    "description": _text("What it is for."),
+    "description": _text("Its purpose."),
     "inputs": {
         "type": "object",
         "additionalProperties": {"$ref": "#/$defs/input"},
-        "description": "What a run is given.",
+        "description": "The inputs of a run.",
     },
     "nodes": {"type": "array", "minItems": 1, "maxItems": MAX_NODES, "items": {"$ref": "#/$defs/node"}},
     "edges": {"type": "array", "maxItems": MAX_EDGES, "items": {"$ref": "#/$defs/edge"}},
     "outputs": {
         "type": "object",
         "additionalProperties": {"type": "string"},
-        "description": "What a run gives, by name: references.",
+        "description": "The outputs of a run by name, as references.",
     },
 }
 
@@ -208,15 +208,15 @@ def workflow_schema() -> Schema:
             "item": _node("type"),
             "edge": _fields(
                 {
-                    "source": _text("Id of the node that ends."),
-                    "target": _text("Id of the node that may begin then."),
-                    "label": _text("Followed only where the branch chose this, or a person decided so."),
+                    "source": _text("Id of the node that ends first."),
+                    "target": _text("Id of the node that may begin afterwards."),
+                    "label": _text("Followed only for this case of a branch, or this decision of a person."),
                 },
                 "source",
                 "target",
             ),
             "case": _fields(
-                {"label": _text("What its edges are labelled.", pattern=ID), "when": {"$ref": "#/$defs/condition"}},
+                {"label": _text("The label of its edges.", pattern=ID), "when": {"$ref": "#/$defs/condition"}},
                 "label",
             ),
             "condition": _CONDITION,
@@ -225,7 +225,7 @@ def workflow_schema() -> Schema:
     }
 
 
-_MOST = 100
+_MAX_PROBLEMS = 100
 
 
 def _nearest_key(key: str, strange: list[str]) -> str:
@@ -242,7 +242,7 @@ def shape_problems(value: JsonValue) -> list[Problem]:
     problems: list[Problem] = []
     for error in errors:
         problems.extend(_problems(error))
-        if len(problems) >= _MOST:
+        if len(problems) >= _MAX_PROBLEMS:
             break
     # For a node of a known kind, faults in the common fields are reported twice.
     return [*dict.fromkeys(problems)]

@@ -1,4 +1,4 @@
-"""The RPCs of `fleet.workflow.v1.WorkflowService`, and workflows and their runs as its messages."""
+"""The RPCs of `fleet.workflow.v1.WorkflowService`, and its messages for workflows and their runs."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ from swe_ai_fleet.extensions.workflows.reading import (
     CatalogEntry,
     WorkflowCatalog,
     mermaid,
+    node_caption,
     read_catalog,
     read_workflow,
-    said_of,
 )
 from swe_ai_fleet.extensions.workflows.runner import exact_json
 from swe_ai_fleet.orchestrator.executions import Executions
@@ -48,18 +48,18 @@ from swe_ai_fleet.settings import Settings, listed
 from swe_ai_fleet.tools.catalogue import ToolAccess, operations
 
 MAX_STORED_BYTES = 1024 * 1024
-"""Of a run as it is stored: its workflow, its inputs and all the rest of its request."""
+"""Of a run's stored task: its workflow, its inputs and the other fields of its request."""
 _ACTIONS = {
     pb.STEER_ACTION_PAUSE: "pause",
     pb.STEER_ACTION_STEP: "step",
     pb.STEER_ACTION_CONTINUE: "continue",
 }
-_SHARED = (
+_ORCHESTRATION_FIELDS = (
     "task_id", "repo", "constraints", "approval", "memory", "environment", "model_profile", "context", "case_id",
     "story_id", "attempt", "priority", "delivery", "planning_mode",
 )  # fmt: skip
-"""What a run has in common with an orchestration, whose nodes they are."""
-_PLAIN = frozenset(
+"""The fields that a run shares with an orchestration."""
+_SCALAR_FIELDS = frozenset(
     field.name
     for field in pb.RunWorkflowRequest.DESCRIPTOR.fields
     if field.message_type is None and not field.has_presence
@@ -67,7 +67,7 @@ _PLAIN = frozenset(
 
 
 def summary(workflow: Workflow, *, built_in: bool) -> pb.WorkflowSummary:
-    """A workflow in a few words."""
+    """The summary of a workflow: its name, description, inputs and outputs."""
     return pb.WorkflowSummary(
         name=workflow.name,
         description=workflow.description,
@@ -87,20 +87,20 @@ def summary(workflow: Workflow, *, built_in: bool) -> pb.WorkflowSummary:
 
 
 def graph(workflow: Workflow) -> pb.WorkflowGraph:
-    """What comes after what in a workflow."""
+    """The nodes and edges of a workflow."""
     return pb.WorkflowGraph(
-        nodes=[to_message(pb.GraphNode, node, label=said_of(node)) for node in workflow.nodes],
+        nodes=[to_message(pb.GraphNode, node, label=node_caption(node)) for node in workflow.nodes],
         edges=[to_message(pb.GraphEdge, edge) for edge in workflow.edges],
     )
 
 
 def paused(state: ExecutionState) -> list[str]:
-    """The nodes that wait at a breakpoint."""
+    """The ids of the paused nodes."""
     return [name for name, update in state.nodes.items() if update.status is NodeStatus.PAUSED]
 
 
 def run_message(state: ExecutionState, order: WorkflowTask) -> pb.WorkflowRun:
-    """A run as it stands; what would make the reply too large is left out, the last nodes' first."""
+    """The current state of a run; inputs, outputs and nodes beyond the size of a reply are left out, the last first."""
     run = pb.WorkflowRun(
         execution_id=state.execution_id,
         task_id=state.task.task_id,
@@ -143,12 +143,12 @@ def _node(state: ExecutionState, update: NodeUpdated) -> pb.NodeRun:
 
 
 class WorkflowServicer(WorkflowServiceServicer):
-    """Serves workflows; runs of them are executions like all others.
+    """Serves workflows; their runs are ordinary executions.
 
     Args:
-        executions: Where runs go.
-        catalog: Reads the workflows that there are; blocking.
-        tools: The names of tools that workflows may use; None: they are not checked.
+        executions: Runs workflows.
+        catalog: Reads the known workflows; blocking.
+        tools: The names of the tools that workflows may use; None: tools are not checked.
     """
 
     def __init__(
@@ -216,7 +216,7 @@ class WorkflowServicer(WorkflowServiceServicer):
         return (await asyncio.to_thread(self._catalog)).get(name)
 
     async def _read(self, definition: str) -> Workflow:
-        """The workflow of a caller's YAML, with the server's as its sub-workflows. Raises InvalidWorkflow."""
+        """The workflow in a caller's YAML; it may use the server's workflows. Raises InvalidWorkflow."""
 
         def read() -> Workflow:
             return read_workflow(definition, tools=self._tools, workflows=self._catalog().by_name)
@@ -232,14 +232,14 @@ class WorkflowServicer(WorkflowServiceServicer):
                 workflow = await self._read(request.definition)
             case _:
                 raise InvalidRequest("no workflow given", field="workflow", hint="set name or definition")
-        same = orchestrator.OrchestrateRequest(task_description=workflow.description or workflow.name)
-        for name in _SHARED:
-            if name in _PLAIN or request.HasField(cast("Any", name)):
-                _copy(getattr(request, name), same, name)
-        with fields_of(same):
-            # Its description is the workflow's.
-            check_values(same)
-            task = orchestration_task(same)
+        shared = orchestrator.OrchestrateRequest(task_description=workflow.description or workflow.name)
+        for name in _ORCHESTRATION_FIELDS:
+            if name in _SCALAR_FIELDS or request.HasField(cast("Any", name)):
+                _copy(getattr(request, name), shared, name)
+        with fields_of(shared):
+            # Its description is that of the workflow.
+            check_values(shared)
+            task = orchestration_task(shared)
         run = WorkflowTask(workflow=workflow, inputs=exact_json(_inputs(request), "inputs"))
         task = replace(task, kind=TaskKind.WORKFLOW, workflow=run, rounds=0, num_agents=1)
         if (size := len(to_json(task))) > MAX_STORED_BYTES:
@@ -250,14 +250,14 @@ class WorkflowServicer(WorkflowServiceServicer):
 
 
 def workflow_servicer(executions: Executions, settings: Settings) -> WorkflowServicer:
-    """The servicer of an installation: the workflows of its directories, the tools that it has."""
+    """The servicer of an installation, with the workflows of its directories and its tools."""
     tools = tool_names(tool_access(settings))
     directories = tuple(Path(name) for name in listed(settings.workflows))
     return WorkflowServicer(executions=executions, catalog=lambda: read_catalog(directories, tools=tools), tools=tools)
 
 
 def tool_names(access: ToolAccess) -> frozenset[str] | None:
-    """The names of operations and their tools; None where servers bring some that only they know."""
+    """The names of operations and their tools; None with MCP servers, which alone know the names of their tools."""
     if access.mcp_servers:
         return None
     specs = [definition.spec for definition in operations().values()]
@@ -267,20 +267,20 @@ def tool_names(access: ToolAccess) -> frozenset[str] | None:
 
 @asynccontextmanager
 async def open_service(served: Stack) -> AsyncGenerator[Service]:
-    """What the orchestrator serves."""
+    """The workflow service of the orchestrator."""
     yield service_of(workflow_servicer(served.executions, served.settings))
 
 
 def _copy(value: object, into: orchestrator.OrchestrateRequest, name: str) -> None:
-    place: Any = getattr(into, name)
-    if hasattr(place, "CopyFrom"):
-        place.CopyFrom(value)
+    field: Any = getattr(into, name)
+    if hasattr(field, "CopyFrom"):
+        field.CopyFrom(value)
     else:
         setattr(into, name, value)
 
 
 def _inputs(request: pb.RunWorkflowRequest) -> Mapping[str, object]:
-    """The inputs, numbers without a fraction as integers. Raises InvalidRequest."""
+    """The inputs; those from a Struct with whole numbers as integers. Raises InvalidRequest."""
     if not request.inputs_json:
         return mapping(_whole(json_format.MessageToDict(request.inputs)))
     try:

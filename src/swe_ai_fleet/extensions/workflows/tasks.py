@@ -1,6 +1,6 @@
-"""Tasks that are runs of workflows: checked when they are submitted, and the tasks that their nodes become.
+"""Tasks that run workflows: their checks at submission, and the tasks of their nodes.
 
-A node's task has a name, a description, and limits of what it may spend.
+A node's task has a name, a description, and limits of its usage.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ from swe_ai_fleet.tools.catalogue import operations
 from swe_ai_fleet.tools.truncation import beginning
 
 NODE = "node-"
-_PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,59}")
-_NOT_PLAIN = re.compile(r"[^A-Za-z0-9_-]+")
+_SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,59}")
+_UNSAFE_CHARS = re.compile(r"[^A-Za-z0-9_-]+")
 _MAX_NAME_CHARS = 48
-_TOLD_CHARS = 8_000
+_MAX_DESCRIPTION_CHARS = 8_000
 MAX_ROUNDS = 16
 
 
 def node_name(node_id: str) -> str:
-    """A name for a node's place in a run, of letters, digits, `-` and `_` only."""
-    if _PLAIN.fullmatch(node_id):
+    """A name for a node's id in a run, of letters, digits, `-` and `_` only."""
+    if _SAFE_NAME.fullmatch(node_id):
         return node_id
     digest = hashlib.sha256(node_id.encode()).hexdigest()[:8]
-    return f"{_NOT_PLAIN.sub('-', node_id)[:_MAX_NAME_CHARS].strip('-')}-{digest}"
+    return f"{_UNSAFE_CHARS.sub('-', node_id)[:_MAX_NAME_CHARS].strip('-')}-{digest}"
 
 
 def node_run(node_id: str, attempt: int) -> str:
-    """The run in which one try of a node's work is done; its own subject in the log."""
+    """The name of the agent run of one attempt of a node; its subject in the log."""
     return f"{NODE}{node_name(node_id)}-{attempt}"
 
 
@@ -58,10 +58,10 @@ def node_approval(node_id: str) -> str:
 
 
 def child_task(parent: Task, node: Node, node_id: str, task_id: str, query: str, *, sharing: int = 1) -> Task:
-    """The task of an agent node that makes candidates; the same parent, node and query always make the same one.
+    """The task of an agent node with candidates; the same parent, node and query always give the same task.
 
-    It inherits limits, environment, network, approval, memory and the belonging to a story. Of the parent's totals it
-    has an even part, one for each agent node, which the `sharing` items of a map share again.
+    It inherits limits, environment, network, approval, memory and story. Of the parent's totals it has an equal part,
+    one for each agent node; the `sharing` items of a map divide that part again.
     """
     config = node.agent_config
     description, context = _description(query, parent.context)
@@ -79,13 +79,13 @@ def child_task(parent: Task, node: Node, node_id: str, task_id: str, query: str,
         role=Role.parse(config.role),
         context=context,
         constraints=replace(constraints, totals=totals),
-        # Each of several deliveries has a branch of its own, and so has each further run of the whole.
+        # Every delivery has its own branch, and so has every further run of the workflow.
         delivery=replace(parent.delivery, branch=f"fleet/{task_id}.{parent.attempt}" if parent.attempt > 1 else ""),
         num_agents=agents,
         rounds=config.rounds,
         tools=tuple(config.tools),
         model_profile=config.model or parent.model_profile,
-        # Work of a running execution goes before waiting tasks.
+        # The work of running executions has priority over waiting tasks.
         priority=min(MAX_PRIORITY, parent.priority + 1),
         derive_subtasks=False,
         parent_execution_id=parent.execution_id,
@@ -95,9 +95,9 @@ def child_task(parent: Task, node: Node, node_id: str, task_id: str, query: str,
 
 
 def assignment_task(parent: Task, node: Node, node_id: str, *, sharing: int = 1) -> Task:
-    """The task under which one question is answered, or one tool called; part of the parent's own execution.
+    """The task of one answer or one tool call, which is part of the parent's own execution.
 
-    Who answers may spend an even part of the parent's totals, as in `child_task`.
+    An answer may use an equal part of the parent's totals, as in `child_task`.
     """
     constraints = _constraints(parent, node)
     if node.type is NodeType.AGENT:
@@ -113,7 +113,7 @@ def assignment_task(parent: Task, node: Node, node_id: str, *, sharing: int = 1)
 
 
 def check_left(parent: Task, spent: Usage) -> None:
-    """Raise InvalidRequest where the totals of the run are used up: tries that fail spend what others have left."""
+    """Raise InvalidRequest where the run's totals are used up: failed attempts use more than their own part."""
     totals = parent.constraints.totals
     for name, most, used in (
         ("total_max_tokens", totals.max_tokens, spent.total_tokens),
@@ -137,14 +137,14 @@ def nodes_of(workflow: Workflow) -> Iterator[Node]:
 
 
 def _parts(parent: Task, sharing: int) -> int:
-    """In how many parts the totals are shared, for a node that stands in `sharing` places."""
+    """The number of parts into which the totals are divided, for a node with `sharing` instances."""
     if parent.workflow is None:
         return sharing
     return max(1, sum(node.type is NodeType.AGENT for node in nodes_of(parent.workflow.workflow))) * sharing
 
 
 def _constraints(parent: Task, node: Node) -> Constraints:
-    """The parent's, no longer than the node has time and with no more turns than it says."""
+    """The parent's constraints, with the node's own limits of time and iterations if they are lower."""
     limits, config = parent.constraints.limits, node.agent_config
     if node.timeout_seconds > 0:
         limits = replace(limits, timeout_seconds=max(1.0, float(min(limits.timeout_seconds, node.timeout_seconds))))
@@ -154,7 +154,7 @@ def _constraints(parent: Task, node: Node) -> Constraints:
 
 
 def _memory(parent: Task, node: Node, node_id: str) -> MemoryOptions:
-    """The parent's, and before that the agent's own where it remembers."""
+    """The parent's memory; for an agent that remembers, its own namespace comes first."""
     memory = parent.memory
     if not node.agent_config.use_memory or parent.workflow is None:
         return memory
@@ -164,14 +164,15 @@ def _memory(parent: Task, node: Node, node_id: str) -> MemoryOptions:
 
 
 def _description(query: str, context: str) -> tuple[str, str]:
-    """Description and context; what of a query is too long for a description goes on in the context."""
+    """Description and context; a query too long for a description is repeated in the context in full."""
     if len(query.encode()) <= MAX_DESCRIPTION_BYTES:
         return query, context
-    return beginning(query, _TOLD_CHARS), "\n\n".join(filter(None, (context, f"The whole of the task:\n{query}")))
+    whole = "\n\n".join(filter(None, (context, f"The whole of the task:\n{query}")))
+    return beginning(query, _MAX_DESCRIPTION_CHARS), whole
 
 
 def check_workflow(task: Task, *, profiles: Collection[str], max_agents: int, memory: bool = False) -> None:
-    """Whether this installation can run a task's workflow with its inputs. Raises InvalidRequest naming the field."""
+    """Check that this installation can run a task's workflow with its inputs. Raises InvalidRequest with the field."""
     if task.workflow is None:
         return
     for node in nodes_of(task.workflow.workflow):
@@ -184,7 +185,7 @@ def check_workflow(task: Task, *, profiles: Collection[str], max_agents: int, me
 
 
 def inputs_of(order: WorkflowTask) -> Mapping[str, JsonValue]:
-    """The inputs of a run. Raises InvalidRequest where they are no JSON object."""
+    """The inputs of a run. Raises InvalidRequest where they are not a JSON object."""
     try:
         inputs = parse_json(order.inputs or "{}")
     except ValueError as error:
@@ -195,10 +196,10 @@ def inputs_of(order: WorkflowTask) -> Mapping[str, JsonValue]:
 
 
 def _check_tool(name: str, where: str) -> None:
-    """Refuse what matches several tools: agents can be given them, a call is of one."""
+    """Refuse a name that matches several tools: an agent can have all of them, but a call is of one."""
     tools = operations()
-    if name not in tools and (those := sorted(each for each, tool in tools.items() if tool.spec.tool == name)):
-        raise InvalidRequest(f"{name[:64]!r} matches several tools", field=where, hint=f"one of {', '.join(those)}")
+    if name not in tools and (matches := sorted(each for each, tool in tools.items() if tool.spec.tool == name)):
+        raise InvalidRequest(f"{name[:64]!r} matches several tools", field=where, hint=f"one of {', '.join(matches)}")
 
 
 def _check_node(node: Node, task: Task, profiles: Collection[str], max_agents: int) -> None:

@@ -1,7 +1,6 @@
-"""Tries of a node: how it is brought to its end, with waits between them and time limits; each change journaled first.
+"""Runs a node to its end, with retries, waits and time limits.
 
-A run, or a try, ends early by an exception, and tasks that belong together end together. A change counts once it stands
-in the journal.
+Exceptions end a run or an attempt early. An update takes effect once it is in the journal.
 """
 
 from __future__ import annotations
@@ -25,18 +24,18 @@ T = TypeVar("T")
 
 
 class Ended(Exception):
-    """A run ends here."""
+    """The run ends."""
 
 
 class NodeFailed(Ended):
-    """A node failed for good, and the workflow does not continue on its error."""
+    """A node failed without further retries, and the workflow does not continue on its error."""
 
     def __init__(self, node_id: str, error: str) -> None:
         super().__init__(f"{node_id}: {error}" if node_id else error)
 
 
 class Rejected(Ended):
-    """A person rejected what was asked."""
+    """A person rejected an approval."""
 
     def __init__(self, node_id: str, text: str) -> None:
         super().__init__(f"{node_id} was rejected: {text}" if text else f"{node_id} was rejected")
@@ -47,7 +46,7 @@ class Cancelled(Ended):
 
 
 class TryFailed(Exception):
-    """One try of a node failed; `again` says whether another one could do better, `usage` what it took."""
+    """One attempt of a node failed; `again` says whether a retry could succeed, `usage` is the attempt's."""
 
     def __init__(self, error: str, *, again: bool = False, usage: Usage | None = None) -> None:
         super().__init__(error)
@@ -57,7 +56,7 @@ class TryFailed(Exception):
 
 @asynccontextmanager
 async def together() -> AsyncGenerator[asyncio.TaskGroup]:
-    """A task group that raises one error instead of a group of them: a fault before what ends a run by itself."""
+    """A task group that raises one error instead of a group: a fault takes precedence over an `Ended`."""
     try:
         async with asyncio.TaskGroup() as group:
             yield group
@@ -67,17 +66,17 @@ async def together() -> AsyncGenerator[asyncio.TaskGroup]:
 
 
 MAX_CHARS = 128_000_000
-"""Of the outputs of all nodes of a run together: it keeps them in memory."""
+"""Of the outputs of all nodes of a run together, which it keeps in memory."""
 Journal = Callable[[NodeUpdated], Awaitable[None]]
 
 
 class NodeUpdates:
-    """The last update of each node, by its place in the run.
+    """The last update of each node, by its id in the run.
 
     Args:
-        journal: Awaited with each change, one at a time and to its end even when the caller is cancelled: whether a
-            change stands is then never in doubt.
-        known: What was journaled before.
+        journal: Awaited with each update, one at a time, to its end even when the caller is cancelled: so it is never
+            unknown whether an update was written.
+        known: The updates from the journal so far.
     """
 
     def __init__(self, journal: Journal, known: Mapping[str, NodeUpdated]) -> None:
@@ -88,7 +87,7 @@ class NodeUpdates:
         self._chars = sum(len(each.output) for each in self.updates.values())
 
     async def put(self, update: NodeUpdated, output: JsonValue = None) -> None:
-        """Journal a change; `output` is what its `output` says. Raises what the journal raises."""
+        """Journal an update; `output` is the value of its output text. Raises the journal's exceptions."""
         writing = asyncio.ensure_future(self._write(update, output))
         cancelled: asyncio.CancelledError | None = None
         while not writing.done():
@@ -110,11 +109,11 @@ class NodeUpdates:
             self._values[update.node_id] = _value(update, output)
 
     def has_room(self, output: str) -> bool:
-        """Whether one more output can be kept."""
+        """Whether one more output fits in memory."""
         return self._chars + len(output) <= MAX_CHARS
 
     def value(self, node_id: str) -> NodeValue:
-        """What can be said of a node that ended. Raises PreconditionFailed where its output is not at hand."""
+        """The result of a node that ended. Raises PreconditionFailed where its output is not loaded."""
         if node_id not in self._values:
             update = self.updates[node_id]
             if not update.output and update.output_blob is not None:
@@ -126,13 +125,13 @@ class NodeUpdates:
         return self._values[node_id]
 
     def below(self, node_id: str) -> list[NodeUpdated]:
-        """The nodes within another one that have not ended; within the run itself for an empty id."""
+        """The last updates of nodes within another node that have not ended; an empty id means the whole run."""
         starts = (f"{node_id}[", f"{node_id}/") if node_id else ("",)
         return [each for name, each in self.updates.items() if name.startswith(starts) and not each.status.ended]
 
     @property
     def usage(self) -> Usage:
-        """What all nodes took together."""
+        """The total usage of all nodes."""
         return sum((each.usage for each in self.updates.values()), Usage())
 
 
@@ -142,17 +141,17 @@ def _value(update: NodeUpdated, output: JsonValue) -> NodeValue:
 
 MAX_WAIT_SECONDS = 600.0
 _MAX_ERROR_CHARS = 2_000
-_IN_VAIN = (InvalidRequest, NotFound, ModelRejected)
+_NOT_RETRIED = (InvalidRequest, NotFound, ModelRejected)
 
 Sleep = Callable[[float], Awaitable[None]]
 Work = Callable[[int, str], Awaitable[NodeOutcome]]
-"""One try: (attempt, the execution that an interrupted try before began). Raises TryFailed."""
+"""One attempt: (its number, the execution that an interrupted attempt before it began). Raises TryFailed."""
 Stop = Callable[[str, str], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeStep:
-    """A node at its place in a run: what it is given (`shown`: as the log has it), and where it stood before."""
+    """A node in a run: its inputs (`shown`: as they are in the log), and its last update from before."""
 
     node: Node
     node_id: str
@@ -161,11 +160,11 @@ class NodeStep:
     known: NodeUpdated | None
 
     def update(self, status: NodeStatus) -> NodeUpdated:
-        """Its next update; what was given up or interrupted before counts as an attempt."""
+        """Its next update; a failed or interrupted attempt before it is counted."""
         update = NodeUpdated(node_id=self.node_id, status=status, inputs=self.shown)
         if self.known is None:
             return update
-        # What tries that failed took was spent all the same.
+        # The usage of failed attempts counts too.
         update = replace(update, usage=self.known.usage)
         if self.known.status in (NodeStatus.PAUSED, NodeStatus.WAITING):
             return replace(update, attempt=self.known.attempt, failures=self.known.failures)
@@ -173,7 +172,7 @@ class NodeStep:
 
 
 class Tries:
-    """Brings nodes to their end."""
+    """Runs nodes to their end."""
 
     def __init__(self, runner: NodeRunner, record: NodeUpdates, sleep: Sleep, at_once: int = 0) -> None:
         self._runner = runner
@@ -182,17 +181,17 @@ class Tries:
         self._slots = asyncio.Semaphore(at_once) if at_once else nullcontext()
 
     async def paused(self, step: NodeStep) -> None:
-        """Note that a node waits at a breakpoint."""
+        """Record that a node waits at a breakpoint."""
         if step.known is None or step.known.status is not NodeStatus.PAUSED:
             await self._record.put(step.update(NodeStatus.PAUSED))
 
     async def refused(self, node: Node, node_id: str, error: str, earlier: NodeUpdated | None) -> None:
-        """Note that a node cannot be given its inputs."""
+        """Record that a node's inputs cannot be resolved."""
         base = earlier or NodeUpdated(node_id=node_id, status=NodeStatus.PENDING)
         await self._failed(node, replace(base, failures=base.failures + 1), error)
 
     async def branch(self, step: NodeStep, scope: ReferenceScope) -> None:
-        """Decide which way is taken: that of the first case that holds, or none (an empty label)."""
+        """Choose the label of the first case that holds; empty where none does."""
         update, cases = step.update(NodeStatus.RUNNING), step.node.cases
         try:
             label = next((case.label for case in cases if case.when is None or holds(case.when, scope)), "")
@@ -203,10 +202,10 @@ class Tries:
         await self._completed(replace(update, label=label, output=exact_json(output, "its output")))
 
     async def approval(self, step: NodeStep) -> None:
-        """Wait for a person. After a resumption the same is asked again, so that an answer given meanwhile counts."""
+        """Wait for a person. After a resumption the request is repeated, so that a decision made meanwhile counts."""
         node, update = step.node, step.update(NodeStatus.WAITING)
 
-        async def waits() -> None:
+        async def asked() -> None:
             if step.known is None or step.known.status is not NodeStatus.WAITING:
                 await self._record.put(update)
 
@@ -218,18 +217,19 @@ class Tries:
         )
         began = time.monotonic()
         try:
-            decided = await self._limited(node, _outcome(self._runner.decide(approval, waits)))
+            decided = await self._limited(node, _outcome(self._runner.decide(approval, asked)))
         except TryFailed as error:
-            update = replace(update, failures=update.failures + 1, duration_ms=_since(began))
+            update = replace(update, failures=update.failures + 1, duration_ms=_milliseconds_since(began))
             await self._failed(node, update, str(error))
             return
         decision = decided.decision.value
         output = {"decision": decision, "text": decided.text, "approver": decided.approver}
-        update = replace(update, label=decision, duration_ms=_since(began), output=exact_json(output, "its output"))
+        text = exact_json(output, "its output")
+        update = replace(update, label=decision, duration_ms=_milliseconds_since(began), output=text)
         await self._completed(update)
 
     async def work(self, step: NodeStep) -> None:
-        """Have an agent or a tool do it."""
+        """Run an agent or a tool node."""
 
         async def work(attempt: int, earlier: str) -> NodeOutcome:
             run = self._runner.run(step.node, step.inputs, node_id=step.node_id, attempt=attempt, earlier=earlier)
@@ -238,12 +238,12 @@ class Tries:
         await self.run(step, work)
 
     async def run(self, step: NodeStep, work: Work, stop: Stop | None = None) -> None:
-        """Try until it is done or given up.
+        """Run a node, with retries, until it completes or fails.
 
         Args:
-            step: Where it stood; a try that was interrupted counts as an attempt, not as a failure.
-            work: One try.
-            stop: Awaited with the id and the reason after a try that failed: what it began is given up.
+            step: The node; an interrupted attempt counts as an attempt, not as a failure.
+            work: Runs one attempt.
+            stop: Awaited with the id and the reason after a failed attempt, to stop the nodes that it began.
         """
         node, update, earlier = step.node, step.update(NodeStatus.RUNNING), ""
         match step.known:
@@ -263,12 +263,12 @@ class Tries:
                 async with slots:
                     await self._record.put(update)
                     clock = time.monotonic()
-                    done = await self._tried_once(node, update, work, earlier)
+                    done = await self._run_once(node, update, work, earlier)
             except TryFailed as error:
                 failed, again, spent = str(error), error.again, error.usage
             else:
-                return await self._completed(replace(done, duration_ms=_since(clock)))
-            duration = _since(clock)
+                return await self._completed(replace(done, duration_ms=_milliseconds_since(clock)))
+            duration = _milliseconds_since(clock)
             update = replace(update, failures=update.failures + 1, duration_ms=duration, usage=update.usage + spent)
             if stop is not None:
                 await stop(step.node_id, failed)
@@ -278,7 +278,7 @@ class Tries:
             await self._sleep(_wait(node, update.failures))
             update, earlier = replace(update, attempt=update.attempt + 1), ""
 
-    async def _tried_once(self, node: Node, update: NodeUpdated, work: Work, earlier: str) -> NodeUpdated:
+    async def _run_once(self, node: Node, update: NodeUpdated, work: Work, earlier: str) -> NodeUpdated:
         outcome = await self._limited(node, work(update.attempt, earlier))
         if outcome.error:
             raise TryFailed(outcome.error, again=outcome.again, usage=outcome.usage)
@@ -302,7 +302,7 @@ class Tries:
             raise TryFailed(f"it took longer than {node.timeout_seconds:g} seconds", again=True) from error
 
     async def _completed(self, update: NodeUpdated) -> None:
-        # What a resumed run would read is what this one goes on with.
+        # This run continues with the value that a resumed run would read.
         output = parsed_json(update.output, "its output")
         await self._record.put(replace(update, status=NodeStatus.COMPLETED), output)
 
@@ -314,13 +314,13 @@ class Tries:
 
 
 async def _outcome(work: Awaitable[T]) -> T:
-    """The result of the runner. Its faults fail the try, except Fenced, which ends the run."""
+    """The result of the runner. Its faults fail the attempt, except Fenced, which ends the run."""
     try:
         return await work
     except Fenced:
         raise
     except FleetError as error:
-        raise TryFailed(str(error), again=not isinstance(error, _IN_VAIN)) from error
+        raise TryFailed(str(error), again=not isinstance(error, _NOT_RETRIED)) from error
     except TimeoutError as error:
         raise TryFailed(f"it timed out {error}".rstrip(), again=True) from error
 
@@ -329,5 +329,5 @@ def _wait(node: Node, failures: int) -> float:
     return min(node.retry_seconds * 2 ** min(failures - 1, 30), MAX_WAIT_SECONDS)
 
 
-def _since(began: float) -> int:
+def _milliseconds_since(began: float) -> int:
     return round((time.monotonic() - began) * 1000)

@@ -69,7 +69,7 @@ class EvidenceGatherer:
             verdict=verdict,
             reasons=reasons,
             tree=tree,
-            changed_tests=tuple(map(self._hidden, gathering.changed_tests)),
+            changed_tests=tuple(map(self._masked_test, gathering.changed_tests)),
         )
 
     async def baseline(self, assignment: BaselineAssignment) -> Baseline:
@@ -83,7 +83,7 @@ class EvidenceGatherer:
             environment=base.environment.key,
             recipe_key=base.environment.recipe_key,
             report=self._masked_report(base.environment.report),
-            suites=tuple(self._masked(suite) for suite in suites),
+            suites=tuple(map(self._masked_suite, suites)),
             duration_ms=_elapsed(started_at),
         )
 
@@ -120,10 +120,10 @@ class EvidenceGatherer:
             decisions=tuple(replace(decision, what=self.mask(decision.what)) for decision in report.decisions),
         )
 
-    def _hidden(self, test: ChangedTest) -> ChangedTest:
+    def _masked_test(self, test: ChangedTest) -> ChangedTest:
         return ChangedTest(**{name: self.mask(text) for name, text in asdict(test).items()})
 
-    def _masked(self, suite: SuiteBaseline) -> SuiteBaseline:
+    def _masked_suite(self, suite: SuiteBaseline) -> SuiteBaseline:
         return replace(
             suite,
             command=self.mask(suite.command),

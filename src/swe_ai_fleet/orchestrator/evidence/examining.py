@@ -117,27 +117,18 @@ class Examining:
             probes = {requirement.name: requirement.probe for requirement in requirements}
             sets.append(_Tests(words=words, probes=probes))
             parts = parts if self.assignment.examinees else [_Part(name=UNTOUCHED, subject=self.base)]
-        pairs = self._chosen([(own, part) for own in sets for part in parts if part not in own.parts], parts)
-        runs = await self._all(pairs)
-        missing = {name for (own, _), run in zip(pairs, runs, strict=True) for name in self._missing(own, run)}
+        pairs = self._chosen([(tests, part) for tests in sets for part in parts if part not in tests.parts], parts)
+        ran = list(zip(pairs, await self._all(pairs), strict=True))
+        missing = {name for (test_set, _), run in ran for name in self._missing(test_set, run)}
         unknown = missing - await self._names_in_source(missing)
-        crossings = [
-            (own.names, self._crossing(own, part, run, unknown)) for (own, part), run in zip(pairs, runs, strict=True)
-        ]
+        crossings: dict[tuple[str, ...], list[Crossing]] = {test_set.names: [] for test_set in sets}
+        for (test_set, part), run in sorted(ran, key=lambda pair_run: pair_run[0][1].name):
+            crossings[test_set.names].append(self._crossing(test_set, part, run, unknown))
         examination = Examination(
             candidates=tuple(sorted(examinee.candidate_id for examinee in self.assignment.examinees)),
             sets=tuple(
-                TestSet(
-                    candidates=own.names,
-                    tests=own.all,
-                    crossings=tuple(
-                        sorted(
-                            (crossing for names, crossing in crossings if names == own.names),
-                            key=lambda crossing: crossing.candidate_id,
-                        )
-                    ),
-                )
-                for own in sorted(sets, key=lambda own: own.names)
+                TestSet(candidates=test_set.names, tests=test_set.all, crossings=tuple(crossings[test_set.names]))
+                for test_set in sorted(sets, key=lambda test_set: test_set.names)
             ),
             notes=tuple(map(self.mask, self._notes[:_NOTES])),
             duration_ms=round((time.monotonic() - started_at) * 1000),
@@ -183,8 +174,8 @@ class Examining:
         rank = {STATEMENT: 0, **{part.name: at for at, part in enumerate(parts)}}
 
         def order(pair: tuple[_Tests, _Part]) -> tuple[int, int]:
-            own, part = min(rank[name] for name in pair[0].names), rank[pair[1].name]
-            return max(own, part), own + part
+            of_tests, of_source = min(rank[name] for name in pair[0].names), rank[pair[1].name]
+            return max(of_tests, of_source), of_tests + of_source
 
         if len(pairs) > MAX_PAIRS:
             dropped = len(pairs) - MAX_PAIRS
@@ -197,13 +188,14 @@ class Examining:
         """How each pair ended, or why it was not run."""
         slots = asyncio.Semaphore(_AT_ONCE)
 
-        async def one(at: int, own: _Tests, part: _Part) -> _Ran | str:
+        async def run(at: int, test_set: _Tests, part: _Part) -> _Ran | str:
             async with slots:
-                crossed = self._probed(own, part) if own.probes else self._crossed(f"cross{at}", own, part)
-                return await crossed
+                if test_set.probes:
+                    return await self._probed(test_set, part)
+                return await self._crossed(f"cross{at}", test_set, part)
 
         limit = min(EXAMINE_SECONDS, self.assignment.task.constraints.limits.timeout_seconds or EXAMINE_SECONDS)
-        tasks = [asyncio.create_task(one(at, *pair)) for at, pair in enumerate(pairs)]
+        tasks = [asyncio.create_task(run(at, *pair)) for at, pair in enumerate(pairs)]
         try:
             async with asyncio.timeout(limit):
                 await asyncio.gather(*tasks)
@@ -216,9 +208,9 @@ class Examining:
             await asyncio.gather(*tasks, return_exceptions=True)
         return [f"not run within {limit:g} s" if task.cancelled() else task.result() for task in tasks]
 
-    async def _crossed(self, name: str, own: _Tests, part: _Part) -> _Ran | str:
+    async def _crossed(self, name: str, test_set: _Tests, part: _Part) -> _Ran | str:
         """The tests on a source, repeated where some fail or the source has no telling tests of its own."""
-        first = own.parts[0]
+        first = test_set.parts[0]
         try:
             subject = await self._subject(name, part.source + first.tests, part.subject)
             alone = await self._subject(f"{name}-base", first.tests, self.base)
@@ -226,7 +218,7 @@ class Examining:
             return str(error)
         ran = _Ran()
         for suite in self.suites:
-            if not (tests := own.tests.get(suite.name)):
+            if not (tests := test_set.tests.get(suite.name)):
                 continue
             base_run = await self.bench.attempt(self.base, suite)
             before = base_run if isinstance(base_run, TestRun) else None
@@ -243,7 +235,7 @@ class Examining:
             ran.without |= {test: result_of(without, test) for test in tests} if isinstance(without, TestRun) else {}
         return ran
 
-    async def _probed(self, own: _Tests, part: _Part) -> _Ran | str:
+    async def _probed(self, test_set: _Tests, part: _Part) -> _Ran | str:
         """The probes on a source, each twice in a clean clone: one with two different results says nothing.
 
         Nor does one that still passes after the files that the candidate changes were made unusable: it does not use
@@ -251,7 +243,7 @@ class Examining:
         """
         ran = _Ran()
         try:
-            for name, command in own.probes.items():
+            for name, command in test_set.probes.items():
                 results = [await self._probe(command, part.subject) for _ in range(_RUNS)]
                 if len({result.ok for result in results}) > 1:
                     ran.unsaid.append(name)
@@ -280,11 +272,11 @@ class Examining:
             line = proof_command(command, task, clone.environment)
             return await clone.run(replace(line, cwd=task.repo.subdirectory or "."))
 
-    def _missing(self, own: _Tests, run: _Ran | str) -> set[str]:
+    def _missing(self, test_set: _Tests, run: _Ran | str) -> set[str]:
         """The names that failing tests report as missing: words of the tests that are not in the task."""
         failed = () if isinstance(run, str) else run.failed.values()
         missing = {name for result in failed for name in missing_names(result)}
-        return missing.intersection(own.words) - self._task_words
+        return missing.intersection(test_set.words) - self._task_words
 
     @cached_property
     def _task_words(self) -> frozenset[str]:
@@ -299,13 +291,13 @@ class Examining:
             grep = Command(argv=argv, light=True, timeout_seconds=30.0)
             return {name for name in searched if (await clone.run(replace(grep, argv=(*argv, name)))).ok}
 
-    def _crossing(self, own: _Tests, part: _Part, run: _Ran | str, unknown: Collection[str]) -> Crossing:
+    def _crossing(self, test_set: _Tests, part: _Part, run: _Ran | str, unknown: Collection[str]) -> Crossing:
         name = part.name
         if isinstance(run, str):
             return Crossing(candidate_id=name, note=self.mask(run)[:_MESSAGE_CHARS])
         # The statement may ask for a name that the untouched commit lacks.
         unknown = () if part.subject is self.base else unknown
-        unsaid = [test for test, result in run.failed.items() if self._says_nothing(own, result, unknown)]
+        unsaid = [test for test, result in run.failed.items() if self._says_nothing(test_set, result, unknown)]
         failed = [(test, result) for test, result in run.failed.items() if test not in unsaid]
         return Crossing(
             candidate_id=name,
@@ -321,11 +313,11 @@ class Examining:
             unsaid=(*run.unsaid, *unsaid),
         )
 
-    def _says_nothing(self, own: _Tests, result: TestResult, unknown: Collection[str]) -> bool:
+    def _says_nothing(self, test_set: _Tests, result: TestResult, unknown: Collection[str]) -> bool:
         """Whether a failing test uses a name that only its author's source defines, or lacks an environment."""
-        if names := [name for name in missing_names(result) if name in own.words]:
+        if names := [name for name in missing_names(result) if name in test_set.words]:
             return any(name in unknown for name in names)
-        return asks_otherwise(result, own.words) or lacks_environment(result)
+        return asks_otherwise(result, test_set.words) or lacks_environment(result)
 
 
 @dataclass(slots=True)

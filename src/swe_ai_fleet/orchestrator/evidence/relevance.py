@@ -67,20 +67,20 @@ class Touched:
         """Whether a test is in one of the files, by its id; an id that names no file may be in any."""
         if not self.files:
             return False
-        place, mark, inside = test.partition("::")
-        if any(f"::{inside}".startswith(f"::{module}") for module in self._inline if place.endswith(".rs")):
+        scope, mark, inside = test.partition("::")
+        if any(f"::{inside}".startswith(f"::{module}") for module in self._inline if scope.endswith(".rs")):
             return True
-        if language_of(place):
+        if language_of(scope):
             # A runner's root may be below the repository's, or above it.
             return any(
-                path == place
-                or path.endswith(f"/{place}")
-                or place.endswith(f"/{path}")
-                or may_be_compiled_from(place, path)
+                path == scope
+                or path.endswith(f"/{scope}")
+                or scope.endswith(f"/{path}")
+                or may_be_compiled_from(scope, path)
                 for path in self.files
             )
         if mark:  # a Go package, a crate: some directory of the repository, or its root
-            return "." in self._directories or any(f"/{place}".endswith(f"/{name}") for name in self._directories)
+            return "." in self._directories or any(f"/{scope}".endswith(f"/{name}") for name in self._directories)
         dotted = function_of(test).split(" ")[0]
         return "." not in dotted or any(f".{dotted}.".find(f".{module}.") >= 0 for module in self._modules)
 
@@ -129,9 +129,9 @@ def readers(data: Collection[str], paths: Collection[str], text: Callable[[str],
 
     They name one of these files, or, where no test file does, the directory of one. Blocking as `first_tests` is.
     """
-    places = [PurePosixPath(path) for path in data]
-    names = [place.stem if language_of(str(place)) and len(place.stem) >= 3 else place.name for place in places]
-    directories = {place.parent.name for place in places} - _PLAIN_DIRECTORIES
+    files = [PurePosixPath(path) for path in data]
+    names = [file.stem if language_of(str(file)) and len(file.stem) >= 3 else file.name for file in files]
+    directories = {file.parent.name for file in files} - _PLAIN_DIRECTORIES
     tests = sorted(path for path in paths if holds_tests(path) and path not in data)[:_MAX_TESTS_READ]
     for words in (names, sorted(directories)):
         if words:
@@ -145,10 +145,10 @@ def _modules(paths: Iterable[str]) -> re.Pattern[str] | None:
     """A pattern for the names of changed modules; None where there are none."""
     words: dict[str, None] = {}
     for path in paths:
-        place = PurePosixPath(path)
+        file = PurePosixPath(path)
         if not language_of(path):
             continue
-        stem = place.parent.name if place.stem in ("__init__", "index", "mod", "lib", "main") else place.stem
+        stem = file.parent.name if file.stem in ("__init__", "index", "mod", "lib", "main") else file.stem
         if len(stem) >= 3:
             words[stem] = None
     if not words:

@@ -46,8 +46,8 @@ def language_of(path: str) -> str:
 
 def is_test(path: str) -> bool:
     """Whether a file belongs to the tests, by its name or its directory."""
-    place = PurePosixPath(path)
-    return bool(_TEST_NAMES.fullmatch(place.name) or any(map(_TEST_DIRECTORY.fullmatch, place.parts[:-1])))
+    file = PurePosixPath(path)
+    return bool(_TEST_NAMES.fullmatch(file.name) or any(map(_TEST_DIRECTORY.fullmatch, file.parts[:-1])))
 
 
 is_test.__test__ = False  # type: ignore[attr-defined]

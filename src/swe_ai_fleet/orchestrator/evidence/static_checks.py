@@ -71,18 +71,18 @@ class LintCheck:
             after = await self._linted(files)
         if all(part.failure for part in after):
             return _skipped("; ".join(part.failure for part in after) or "no configured linter checks a changed file")
-        here = [finding for part in after for finding in part.findings if changes.hold(finding)]
+        on_changed_lines = [finding for part in after for finding in part.findings if changes.hold(finding)]
         checked = [finding for part in after if part.name in TYPE_CHECKERS for finding in part.findings]
         elsewhere = [finding for finding in checked if not changes.hold(finding)]
         before: list[Linted] = []
-        if here or elsewhere:
+        if on_changed_lines or elsewhere:
             # Only then it matters which of them existed before.
             async with self.clean_clone("lint-base") as base:
                 before = await self._linted(CloneFiles(base))
         unknown = {part.name for part in before if part.failure}
         compared = [finding for part in after if part.name not in unknown for finding in part.findings]
         counts = _counted(compared) - _counted(finding for part in before for finding in part.findings)
-        new = [finding for finding in here if _take_one(finding, counts)]
+        new = [finding for finding in on_changed_lines if _take_one(finding, counts)]
         failures = [part.failure for part in after if part.failure]
         failures += [f"before the patch, {part.failure}" for part in before if part.failure not in ("", *failures)]
         details = {

@@ -140,14 +140,14 @@ class TestRuns:
 
     def __init__(self, store: KeyValue | None = None) -> None:
         self._store = store
-        self._known: OrderedDict[str, TestRun] = OrderedDict()
+        self._cached: OrderedDict[str, TestRun] = OrderedDict()
         self._running: dict[tuple[str, str], _Shared] = {}
 
     async def find(self, key: str) -> TestRun | None:
         """The run under a key, if it was made already. A store that does not answer counts as empty."""
-        if key in self._known:
-            self._known.move_to_end(key)
-            return self._known[key]
+        if key in self._cached:
+            self._cached.move_to_end(key)
+            return self._cached[key]
         if self._store is None:
             return None
         try:
@@ -191,9 +191,9 @@ class TestRuns:
         return run
 
     def _keep(self, key: str, run: TestRun) -> None:
-        self._known[key] = run
-        while len(self._known) > _MAX_RUNS:
-            self._known.popitem(last=False)
+        self._cached[key] = run
+        while len(self._cached) > _MAX_RUNS:
+            self._cached.popitem(last=False)
 
     async def _store_run(self, key: str, run: TestRun) -> None:
         if self._store is None:

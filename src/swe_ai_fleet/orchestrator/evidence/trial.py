@@ -79,17 +79,17 @@ class Trial:
         if isinstance(after, NoRun):
             return self._skipped(f"the tests could not be run: {after.reason}")
         if not isinstance(before, TestRun):
-            return self._unheld(after, before.reason)
+            return self._without_baseline(after, before.reason)
         if not (before.framework or before.reported or after.reported):
             return await self._by_exit_code(after, before)
         read = await self._readers(files, before, after)
-        own = await self._own(files, before, read)
+        own = await self._own_run(files, before, read)
         touched = self.touched.read_by(read)
         compared = compare(after, before, own, touched, TaskNames(self.task), strict=self.suite.strict)
         reason = unusable(before)
         if reason and not compared.own_shown and not (reason == NO_TESTS and compared.own_failing):
             if not await self._revived(after, before, own):
-                return self._unheld(after, reason, before)
+                return self._without_baseline(after, reason, before)
             compared = Comparison(shown=(WHOLE_RUN,))
             return self._judged(after, before, compared, ())
         if Concern.TESTS in allowed_concerns(self.task.constraints):
@@ -97,7 +97,7 @@ class Trial:
         compared, flaky = await self._repeated(after, before, compared, files)
         return self._judged(after, before, compared, flaky)
 
-    async def _by_rules(self, compared: Comparison, before: TestRun, files: CloneFiles) -> Comparison:
+    async def _without_own_rules(self, compared: Comparison, before: TestRun, files: CloneFiles) -> Comparison:
         """The comparison without tests that pass only under the change's own test configuration.
 
         Where a test that passed before fails under the untouched commit's configuration, no other test counts as shown.
@@ -143,7 +143,7 @@ class Trial:
             return ()
         return await asyncio.to_thread(readers, data, await files.paths(), files.text)
 
-    async def _own(self, files: CloneFiles, before: TestRun, read: Sequence[str]) -> TestRun | None:
+    async def _own_run(self, files: CloneFiles, before: TestRun, read: Sequence[str]) -> TestRun | None:
         """A run of the candidate's test files on the untouched source, with those that read its changed data files."""
         subject = await self.own_tests() if self.touched.files else None
         if subject is None:
@@ -181,7 +181,7 @@ class Trial:
         if compared.otherwise:
             compared = await self._settled(compared, after, before, files)
         if not compared.against:
-            compared = await self._by_rules(compared, before, files)
+            compared = await self._without_own_rules(compared, before, files)
         if compared.shown and not compared.against:
             confirmed = await self._confirmed(compared, after, before, files)
             flaky += [test for test in compared.shown if test not in confirmed]
@@ -242,7 +242,7 @@ class Trial:
         again = await self.bench.attempt(
             subject, self.suite, Selection(paths=paths), before=last, repetition=repetition
         )
-        if paths and last.duration_ms <= MAX_WHOLE_RERUN_SECONDS * 1000 and not _tells(again, tests):
+        if paths and last.duration_ms <= MAX_WHOLE_RERUN_SECONDS * 1000 and not _has_result(again, tests):
             # This runner does not select tests by file.
             again = await self.bench.attempt(subject, self.suite, before=last, repetition=repetition)
         return again if isinstance(again, TestRun) else None
@@ -309,7 +309,7 @@ class Trial:
             details={"baseline": _end(before), "command": after.command},
         )
 
-    def _unheld(self, after: TestRun, reason: str, before: TestRun | None = None) -> CheckResult:
+    def _without_baseline(self, after: TestRun, reason: str, before: TestRun | None = None) -> CheckResult:
         """A run without a usable baseline; only a check of the caller's is judged by its exit code alone."""
         details = {"baseline": f"none: {reason}", "command": after.command}
         if notes := notes_of(after, before):
@@ -359,7 +359,7 @@ class Trial:
         return CheckResult(kind=kind, name=self.suite.name, passed=False, skipped_reason=reason)
 
 
-def _tells(run: TestRun | NoRun, tests: Sequence[str]) -> bool:
+def _has_result(run: TestRun | NoRun, tests: Sequence[str]) -> bool:
     """Whether a run has a result of one of the tests, or of its file."""
     if not isinstance(run, TestRun):
         return False

@@ -32,7 +32,7 @@ def uncoloured(text: str) -> str:
 
 def seconds(text: str) -> float:
     """A number of seconds that a runner printed; 0 if it is invalid."""
-    return number_in(text, 1e7) or 0.0
+    return number_in(text, 0, 1e7) or 0.0
 
 
 MAX_REPORT_BYTES = 8 * 1024 * 1024
