@@ -16,7 +16,7 @@ from fleet.orchestrator.v1 import orchestrator_pb2 as orchestrator
 from fleet.orchestrator.v1.orchestrator_pb2_grpc import OrchestratorServiceStub
 from swe_ai_fleet.testing import Script, ScriptedModelServer, Turn
 from tests.chat_script import called, said
-from tests.e2e.test_restart import serving
+from tests.fleet_client import serving
 
 ASKED = "What do the first cubes come to?"
 TURNS = called("python_executor", code="result = 1 + 8 + 27"), Turn(content="They come to 36.", delay_seconds=3)
