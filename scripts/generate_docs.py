@@ -24,9 +24,10 @@ from fleet.agent.v1 import agent_pb2
 from services.gateway.rest.openapi import document_text
 from services.gateway.upstream import FILES
 from swe_ai_fleet.domain.event import Event
+from swe_ai_fleet.domain.task import Role
 from swe_ai_fleet.extensions import load_parts
 from swe_ai_fleet.settings import Settings
-from swe_ai_fleet.tools.catalogue import PROFILES, operations
+from swe_ai_fleet.tools.catalogue import operations, shown_first
 
 ROOT = Path(__file__).resolve().parent.parent
 CONTRACT = (*FILES, agent_pb2.DESCRIPTOR)
@@ -77,8 +78,8 @@ def tool_catalogue() -> str:
         said = spec.description.partition("\n")[0].replace("|", "\\|")
         limit = "its command's" if spec.executes else f"{spec.time_limit_seconds:g}"
         traits = ["yes" if trait else "" for trait in (spec.read_only, spec.network, spec.executes)]
-        roles = [str(role) for role, profile in PROFILES.items() if name in profile]
-        shown = "all" if len(roles) == len(PROFILES) else ", ".join(roles)
+        roles = [str(role) for role in Role if name in shown_first(role)]
+        shown = "all" if len(roles) == len(Role) else ", ".join(roles)
         lines.append(
             f"| `{name}` | {said} | {shown} | {traits[0]} | {spec.risk} | {traits[1]} | {traits[2]} | {limit} |"
         )

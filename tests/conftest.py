@@ -23,11 +23,11 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
 
 from services.orchestrator.main import RunningFleet, open_fleet
 from swe_ai_fleet.adapters.jetstream import JetStream
+from swe_ai_fleet.extensions import load_parts
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import ScriptedModelServer
 from swe_ai_fleet.testing.repositories import make_repository
-from tests import acp_agent
 from tests.environments import home_at, shared_tools
 from tests.fleet_client import Client, connected
 from tests.fleet_command import Shell, warm_fleet
@@ -219,7 +219,7 @@ async def fleet(
         search_url=search_server.url,
         otlp_endpoint=collector.url,
         metrics_listen="127.0.0.1:0",
-        harnesses={"small": acp_agent.settings("good", acp_agent.install(tmp_path_factory.mktemp("harness")))},
+        harnesses=_harnesses(tmp_path_factory),
     )
     async with open_fleet(settings) as running:
         yield FleetUnderTest(running=running, settings=settings)
@@ -232,6 +232,15 @@ async def client(fleet: FleetUnderTest) -> AsyncIterator[Client]:
     card = {"address": running.address, "context": running.context, "token": running.token}
     async with connected(card) as client:
         yield client
+
+
+def _harnesses(directories: pytest.TempPathFactory) -> dict[str, Any]:
+    """The small harness of the extension's tests, where the extension is there."""
+    if not load_parts("harnesses"):
+        return {}
+    from tests.extensions.acp import acp_agent
+
+    return {"small": acp_agent.settings("good", acp_agent.install(directories.mktemp("harness")))}
 
 
 @pytest.fixture(scope="session")

@@ -64,7 +64,7 @@ RUN_BY: Mapping[str, tuple[str, ...]] = {
     "docs/environments.md": (IN_IMAGES,),
     "docs/erasure.md": ("e2e/test_erasing.py::test_a_leaked_secret_is_erased_from_a_fleet_at_work",),
     "docs/function-calling.md": (FUNCTIONS,) * 4,
-    "docs/harnesses.md": ("e2e/test_cli.py::test_a_harness_solves_beside_an_agent_of_ours",),
+    "docs/harnesses.md": ("extensions/acp/test_harness_agents.py::test_a_harness_solves_beside_an_agent_of_ours",),
     "docs/http.md": (HERE,),
     "docs/images.md": (IMAGES, BY_HAND, IMAGES),
     "docs/intake.md": (LIBRARY,),

@@ -11,7 +11,7 @@ from swe_ai_fleet.domain.tool import OperationSpec
 from swe_ai_fleet.testing.repositories import commit_files, git, make_repository
 from swe_ai_fleet.tools import Toolkit
 from swe_ai_fleet.tools.builtin import BuiltinTools
-from swe_ai_fleet.tools.catalogue import TOOLKITS
+from swe_ai_fleet.tools.catalogue import toolkits
 
 PATCH = "--- a/app.py\n+++ b/app.py\n@@ -1 +1 @@\n-x = 1\n+x = 2\n"
 SQL = "SELECT 1"
@@ -120,7 +120,7 @@ def definitions_of(kit: type[Toolkit]) -> Mapping[str, Any]:
     return BuiltinTools().definitions if kit is BuiltinTools else kit.definitions
 
 
-OPERATIONS = tuple(Operation(kit=kit, method=method) for kit in TOOLKITS for method in definitions_of(kit))
+OPERATIONS = tuple(Operation(kit=kit, method=method) for kit in toolkits() for method in definitions_of(kit))
 
 
 def make_workspace(path: Path) -> Path:

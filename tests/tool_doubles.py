@@ -6,15 +6,38 @@ import socket
 import ssl
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import cast
 
 import httpcore2
 from aiohttp import web
 
+from swe_ai_fleet.agents.toolbox import Toolbox
 from swe_ai_fleet.domain.event import Event, EventBody, Writer
+from swe_ai_fleet.domain.task import RepoRef, Task, TaskKind
 from swe_ai_fleet.domain.tool import ToolResult
+from swe_ai_fleet.sandbox import Sandbox, SandboxPolicy
+from swe_ai_fleet.tools import Pipeline
+from swe_ai_fleet.tools.catalogue import ToolAccess, open_toolkits
+from swe_ai_fleet.tools.policy import Policy
 
 PUBLIC = "93.184.215.14"
+TASK = Task(task_id="t", kind=TaskKind.DELIBERATE, description="x", repo=RepoRef(location="/r"))
+
+
+async def offered(root: Path, *, access: ToolAccess | None = None, task: Task = TASK) -> Toolbox:
+    """The tools of a run in a directory."""
+    asked = frozenset(task.tools) | frozenset(task.constraints.allowed_tools)
+    policy = Policy(role=task.role, allowed=asked, denied=frozenset(task.constraints.denied_tools))
+    pipeline = Pipeline(policy=policy)
+    workspace = Sandbox(SandboxPolicy()).workspace(root)
+    async with open_toolkits(workspace, pipeline, access or ToolAccess(), task) as held:
+        return Toolbox(held.toolkits, pipeline, idle=held.idle, unlisted=held.unlisted)
+
+
+def shown(box: Toolbox) -> list[str]:
+    """What the model of such a run is shown at first."""
+    return [spec.name for spec in box.specs]
 
 
 class ListJournal:

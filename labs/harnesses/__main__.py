@@ -31,9 +31,9 @@ from swe_ai_fleet.agents.external_agent import HARNESS
 from swe_ai_fleet.cli.client import FleetClient, connect
 from swe_ai_fleet.cli.findings import Health
 from swe_ai_fleet.cli.order import Order
-from swe_ai_fleet.cli.service_findings import harness
 from swe_ai_fleet.domain.event import RunFinished, RunStarted, ToolFinished
 from swe_ai_fleet.domain.tool import PolicyDecision
+from swe_ai_fleet.extensions.acp.harness import examine
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import Conversation, Script, ScriptedModelServer, ScriptRequest, Turn
 from swe_ai_fleet.testing.repositories import make_repository
@@ -261,7 +261,7 @@ async def main() -> int:
                 http_listen="off",
                 harnesses=installed,
             )
-            doctor = [await harness(settings, one) for one in installed]
+            doctor = await examine(settings)
             for finding in doctor:
                 print(f"{finding.part}: {finding.state}: {finding.cause}", flush=True)
             async with open_fleet(settings) as running, connect(running.address, running.token) as client:

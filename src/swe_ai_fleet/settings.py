@@ -682,6 +682,15 @@ class Settings(BaseSettings):
         )
 
 
+OF_EXTENSIONS: Mapping[str, str] = {
+    **dict.fromkeys(("databases", "writable_databases"), "databases"),
+    "docker": "containers",
+    "mcp_servers": "mcp",
+    "harnesses": "acp",
+}
+"""The settings that mean something where an extension is there alone, and which."""
+
+
 def on_loopback(address: str) -> bool:
     """Whether an address, `host:port`, is on loopback."""
     host = address.rpartition(":")[0].strip("[]")

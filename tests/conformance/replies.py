@@ -24,7 +24,7 @@ from swe_ai_fleet.domain.trajectory import Trajectory
 from swe_ai_fleet.ports import ChatModel
 from swe_ai_fleet.testing import Conversation, Failure, Script, Turn
 from swe_ai_fleet.tools import Pipeline, Toolkit
-from swe_ai_fleet.tools.catalogue import PROFILES, operations
+from swe_ai_fleet.tools.catalogue import operations, shown_first
 from swe_ai_fleet.tools.definition import CalledToolkit
 
 CASES = Path(__file__).parent / "cases"
@@ -174,7 +174,7 @@ async def run_agent(
     """One agent with a note-taking toolbox, driven to its end."""
     pipeline = Pipeline()
     kit = Noted(pipeline)
-    idle = frozenset(kit.definitions) - PROFILES[Role.DEV]
+    idle = frozenset(kit.definitions) - shown_first(Role.DEV)
     toolbox = Toolbox({kit.name: kit}, pipeline, idle=idle)
     history = History((SystemMessage(content="You are an agent."), UserMessage(content=prompt)))
     heard: list[str] = []

@@ -37,7 +37,7 @@ PINNED: Mapping[str, frozenset[str]] = {
     ),
     "SubmitTask": frozenset({"deliberate", "orchestrate", "judge"}),
     "ProcessPlanningEvent": frozenset({"repo", "dispatch", "event_type"}),
-    "CreateCouncil": frozenset({"role"}),
+    **dict.fromkeys(("CreateCouncil", "RegisterAgent"), frozenset({"role"})),
     **dict.fromkeys(("AddInteraction", "AddFact"), frozenset({"namespace"})),
     "ClearMemory": frozenset({"namespaces", "everywhere"}),
     "RecordOutcome": frozenset({"outcome"}),

@@ -32,8 +32,8 @@ OPEN_FLEET = """
 import asyncio, pathlib, sys
 from services.orchestrator.main import open_fleet
 from swe_ai_fleet.domain.errors import PreconditionFailed
-from swe_ai_fleet.extensions import load_parts
-from swe_ai_fleet.settings import Settings
+from swe_ai_fleet.extensions import extensions, load_parts
+from swe_ai_fleet.settings import OF_EXTENSIONS, Settings
 from swe_ai_fleet.testing import Script, ScriptedModelServer
 
 async def main():
@@ -41,12 +41,14 @@ async def main():
         settings = Settings(home=pathlib.Path(sys.argv[1]), model_url=model.url, model="scripted", listen="127.0.0.1:0")
         async with open_fleet(settings) as running:
             assert running.address
-        if not load_parts("executor"):
+        without = {"executor": "kubernetes"} if not load_parts("executor") else {}
+        without |= {name: ("x",) for name, extension in OF_EXTENSIONS.items() if extension not in extensions()}
+        for name, value in without.items():
             try:
-                async with open_fleet(settings.model_copy(update={"executor": "kubernetes"})):
+                async with open_fleet(settings.model_copy(update={name: value})):
                     raise AssertionError("it started")
             except PreconditionFailed as refused:
-                assert refused.field == "executor" and "FLEET_EXECUTOR=ray" in refused.hint
+                assert refused.field == name and f"FLEET_{name.upper()}" in refused.hint, refused
 asyncio.run(main())
 """
 
@@ -60,7 +62,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_parts_of_extensions_load() -> None:
-    for part in ("services", "workflows", "executor", "settings"):
+    for part in ("services", "workflows", "executor", "settings", "tools", "harnesses", "doctor"):
         assert len(load_parts(part)) == len([one for one in extensions().values() if getattr(one, part)])
     for name in (name for one in extensions().values() for name in one.exports):
         assert getattr(swe_ai_fleet, name) is load_export(name)

@@ -13,7 +13,6 @@ from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.task import Constraints, Role
 from swe_ai_fleet.domain.tool import OperationSpec, Risk
 from swe_ai_fleet.tools.catalogue import ToolAccess
-from swe_ai_fleet.tools.mcp import McpServer
 from swe_ai_fleet.tools.policy import Policy, risks
 from tests.tables import table
 
@@ -88,14 +87,7 @@ def test_a_call_is_risky_by_what_it_declares_and_by_its_command(
 # What an installation grants to tasks that ask
 
 CEILING = NetworkGrant(hosts=("*.example.org", "tools.test"), private_hosts=("mirror.test:8080", "[::1]:9000"))
-OWN = McpServer(name="own", url="https://own.test/mcp")
-ACCESS = ToolAccess(
-    network=NetworkRules(default=NetworkGrant(hosts=("tools.test",)), ceiling=CEILING), mcp_servers=(OWN,)
-)
-
-
-def asking(*servers: TaskMcpServer) -> Constraints:
-    return Constraints(mcp_servers=servers)
+ACCESS = ToolAccess(network=NetworkRules(default=NetworkGrant(hosts=("tools.test",)), ceiling=CEILING), packs=())
 
 
 def test_a_task_reaches_what_it_asks_for_or_what_everybody_does() -> None:
@@ -107,33 +99,7 @@ def test_a_task_reaches_what_it_asks_for_or_what_everybody_does() -> None:
     assert refused.value.field == "constraints.network.allowed_hosts[1]"
 
 
-def test_a_tasks_servers_come_behind_the_installations() -> None:
-    command = TaskMcpServer(
-        name="command", command=("serve",), variables={"A": "1"}, tools=("look*",), allowed_hosts=("tools.test",)
-    )
-    remote = TaskMcpServer(name="remote", url="https://a.example.org/mcp")
-    own, confined, reached = ACCESS.servers(asking(command, remote))
-    assert own is OWN
-    assert (confined.name, confined.command, confined.variables) == ("command", ("serve",), {"A": "1"})
-    assert (confined.tools, confined.network) == (("look*",), NetworkGrant(hosts=("tools.test",)))
-    assert (reached.name, reached.url, reached.private) == ("remote", "https://a.example.org/mcp", False)
-    # Only what is granted as such is reached on a private network.
-    private = {"http://mirror.test:8080/mcp": True, "http://[::1]:9000/mcp": True, "http://tools.test/mcp": False}
-    assert {url: ACCESS.servers(asking(TaskMcpServer(name="a", url=url)))[-1].private for url in private} == private
-    with pytest.raises(InvalidRequest, match="'b' of an MCP server is taken"):
-        ACCESS.servers(asking(*[TaskMcpServer(name="b", command=("serve",))] * 2))
-
-
-@table(
-    ("server", "field"),
-    [
-        ({"name": "own", "command": ("serve",)}, "name"), ({"name": "Not a name", "command": ("serve",)}, "name"),
-        ({"command": ("serve",), "allowed_hosts": ("tools.test", "elsewhere.test")}, "allowed_hosts[1]"),
-        ({"url": "https://elsewhere.test/mcp"}, "url"), ({"url": "https://tools.test:8443/mcp"}, "url"),
-    ],
-)  # fmt: skip
-def test_what_cannot_be_granted_is_refused_with_its_field(server: Mapping[str, Any], field: str) -> None:
-    fine = TaskMcpServer(name="fine", command=("serve",))
+def test_without_the_extension_a_tasks_servers_are_refused() -> None:
     with pytest.raises(InvalidRequest) as refused:
-        ACCESS.servers(asking(fine, TaskMcpServer(**{"name": "b", **server})))
-    assert refused.value.field == f"constraints.mcp_servers[1].{field}"
+        ACCESS.servers(Constraints(mcp_servers=(TaskMcpServer(name="maths", command=("serve",)),)))
+    assert refused.value.field == "constraints.mcp_servers[0]"

@@ -12,7 +12,7 @@ from swe_ai_fleet.domain.tool import Outcome
 from swe_ai_fleet.domain.trajectory import Observation
 from swe_ai_fleet.tools import Pipeline
 from swe_ai_fleet.tools.audit import AuditTrail
-from swe_ai_fleet.tools.catalogue import PROFILES
+from swe_ai_fleet.tools.catalogue import shown_first
 from swe_ai_fleet.tools.policy import Policy
 from tests.conformance.replies import Noted
 
@@ -25,7 +25,7 @@ def call(name: str, arguments: object = None, *, call_id: str = "1") -> ToolCall
 def toolbox(*, role: Role = Role.DEV, denied: frozenset[str] = frozenset(), **options: Any) -> Toolbox:
     pipeline = Pipeline(trail=AuditTrail(), policy=Policy(role=role, denied=denied))
     kit = Noted(pipeline)
-    given: dict[str, Any] = {"idle": kit.definitions.keys() - PROFILES[role], **options}
+    given: dict[str, Any] = {"idle": kit.definitions.keys() - shown_first(role), **options}
     return Toolbox({kit.name: kit}, pipeline, **given)
 
 

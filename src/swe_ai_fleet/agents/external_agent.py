@@ -211,11 +211,12 @@ class OutsideAgent(Protocol):
 class ExternalRun(CandidateRun):
     """Runs assignments whose perspective names an endpoint.
 
-    A busy agent is asked again after `pause_seconds`, then at growing intervals.
+    A busy agent is asked again after `pause_seconds`, then at growing intervals. `harnesses` is None where no extension
+    runs any.
     """
 
     outside: OutsideAgent
-    harnesses: OutsideAgent
+    harnesses: OutsideAgent | None
     pause_seconds: float = 2.0
 
     async def run(self, assignment: CodingAssignment, clone: Clone) -> Candidate:
@@ -254,7 +255,7 @@ class ExternalRun(CandidateRun):
                 assignment, run_finished(run.trail, submission.stop, usage), model=record.model, at=now()
             )
         diff = await clone.diff()
-        if agents.in_place and diff.files:
+        if agents is not None and agents.in_place and diff.files:
             record.record_diff(diff)
         finished = run_finished(
             run.trail,
@@ -273,10 +274,12 @@ class ExternalRun(CandidateRun):
         return await self.submit(assignment, run, finished, diff.patch, model=record.model)
 
     async def _work(
-        self, agents: OutsideAgent, assignment: CodingAssignment, clone: Clone, record: OutsideRecord
+        self, agents: OutsideAgent | None, assignment: CodingAssignment, clone: Clone, record: OutsideRecord
     ) -> HandedIn:
         """Have the agent work until its changes are in the clone. Raises as `solve` does, PatchRejected."""
         endpoint, task, run = assignment.perspective.endpoint, assignment.task, record.run
+        if agents is None:
+            raise AgentFault("there are no harnesses here: the extension `acp` was removed")
         record.model = record.masked(await agents.describe(endpoint), MAX_NAME_CHARS)
         prompt = await self._prepared(assignment, clone, run) if agents.in_place else run.deps.mask(task.description)
         if run.earlier.started is None or not agents.in_place:

@@ -124,7 +124,7 @@ class Solver(AgentSpec[Solution]):
         async with open_toolkits(self._clone, resources.pipeline, self._run.deps.access, self.task) as toolset:
             if isinstance(tests := toolset.toolkits.get(TestTool.name), TestTool):
                 tests.failed_before = self._news.failing
-            self._notes = (*toolset.notes, _PROPOSE) if self._proposes else toolset.notes
+            self._notes = (*toolset.gaps, _PROPOSE) if self._proposes else toolset.gaps
             yield self._toolbox(toolset)
 
     async def opening(self, resources: RunResources, toolbox: Toolbox) -> Sequence[Message]:
@@ -273,7 +273,7 @@ class Solver(AgentSpec[Solution]):
 def check_tools(task: Task, access: ToolAccess) -> None:
     """Check that the tools, hosts and servers that a task names exist. Raises InvalidRequest naming the field."""
     access.hosts(task.constraints)
-    servers = {server.name for server in access.servers(task.constraints)}
+    servers = access.servers(task.constraints)
     limits = task.constraints
     named = {"tools": task.tools, "allowed_tools": limits.allowed_tools, "denied_tools": limits.denied_tools}
     if not any(named.values()):

@@ -33,6 +33,7 @@ from swe_ai_fleet.cli.screen import CommandFault, Exit, Screen
 from swe_ai_fleet.cli.tables import add_row, empty_table
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.message import ToolProtocol
+from swe_ai_fleet.extensions import load_parts
 from swe_ai_fleet.runtime.channels import FleetAddress, find_fleet
 from swe_ai_fleet.settings import Settings
 
@@ -86,7 +87,7 @@ def print_findings(screen: Screen, findings: Iterable[DoctorFinding]) -> None:
 async def examine(settings: Settings, *, server: str = "", token: str = "") -> tuple[DoctorFinding, ...]:
     """All findings, in the order in which a newcomer would need the parts."""
     # Imported here, like other heavy parts: certificates import gRPC and cryptography.
-    from swe_ai_fleet.cli.service_findings import harness, nats, traces
+    from swe_ai_fleet.cli.service_findings import nats, traces
 
     parts: tuple[Awaitable[DoctorFinding | list[DoctorFinding]], ...] = (
         git(),
@@ -99,7 +100,7 @@ async def examine(settings: Settings, *, server: str = "", token: str = "") -> t
         nats(settings),
         _ray(settings),
         model(settings, server=server, token=token),
-        *(harness(settings, name) for name in settings.harnesses),
+        *(examine_part(settings) for examine_part in load_parts("doctor")),
         _vllm(settings),
         _memory(settings),
         _exposure(settings, server=server),
@@ -188,25 +189,22 @@ async def _setup_network(settings: Settings) -> list[DoctorFinding]:
 async def _tools(settings: Settings) -> DoctorFinding:
     from swe_ai_fleet.runtime.tool_services import tool_access
     from swe_ai_fleet.tools.definition import ToolFailure
-    from swe_ai_fleet.tools.docker import reap
 
     try:
         access = tool_access(settings)
     except FleetError as error:
         return faulty("tools", error, f"correct FLEET_{error.field.partition('.')[0].upper()}")
     counts = {
-        "databases": len(access.databases),
         "git remotes": len(access.remotes),
-        "MCP servers": len(access.mcp_servers),
         "plug-in tools": len(access.plugins),
     }
     configured = [f"{number} {name}" for name, number in counts.items() if number]
-    if access.docker is not None:
+    configured += [pack.summary for pack in access.packs if pack.summary]
+    for pack in access.packs:
         try:
-            await reap(access.docker, executions=())
+            await pack.reap(())
         except ToolFailure as error:
-            return broken("tools", error.message, "start the engine, or leave FLEET_DOCKER out")
-        configured.append("a container engine")
+            return faulty("tools", error)
     return ok("tools", ", ".join(configured) or "nothing configured beside code")
 
 

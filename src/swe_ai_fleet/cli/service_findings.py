@@ -9,13 +9,11 @@ import asyncio
 import base64
 import http.client
 import os
-import tempfile
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from swe_ai_fleet.adapters.jetstream import JetStream, Ping, StreamUsage
@@ -33,7 +31,6 @@ _NATS_SECONDS = 15.0
 _TIMEOUT_SECONDS = 3.0
 SOON_SECONDS = 14 * 86_400.0
 _TRACES_SECONDS = 5.0
-_HARNESS_SECONDS = 200.0
 _DAY = 86_400.0
 
 
@@ -60,39 +57,6 @@ async def nats(settings: Settings) -> DoctorFinding:
             return nats_finding(ping, await _usage(log), await _skew(log))
     except (FleetError, TimeoutError) as error:
         return faulty("nats", error, "see FLEET_NATS_URL", seconds=_NATS_SECONDS)
-
-
-async def harness(settings: Settings, name: str) -> DoctorFinding:
-    """A configured harness, started in the sandbox in an empty directory with its model."""
-    from swe_ai_fleet.agents.budget import Budget
-    from swe_ai_fleet.agents.model_gateway import ModelGateway
-    from swe_ai_fleet.domain.budget import Limits
-    from swe_ai_fleet.runtime.factories import open_model
-    from swe_ai_fleet.runtime.run_deps import harness_agents
-    from swe_ai_fleet.runtime.tool_services import secret_mask, tool_access, with_isolation_level
-
-    part, mend = f"harness: {name}", f"see FLEET_HARNESSES and docs/harnesses.md; seats name it as acp:{name}"
-    try:
-        settings = await with_isolation_level(settings)
-        agents = harness_agents(settings, tool_access(settings))
-        budget = Budget(Limits(max_iterations=1, timeout_seconds=_HARNESS_SECONDS))
-        with tempfile.TemporaryDirectory(prefix="fleet-doctor-") as directory:
-            async with (
-                asyncio.timeout(_HARNESS_SECONDS),
-                open_model(settings) as model,
-                ModelGateway(model, budget, mask=secret_mask(settings)) as gateway,
-            ):
-                greeting = await agents.greeted(
-                    name, Path(await asyncio.to_thread(os.path.realpath, directory)), gateway.socket
-                )
-    except (FleetError, TimeoutError) as error:
-        return faulty(part, error, mend, seconds=_HARNESS_SECONDS)
-    version = agents.harnesses[name].version
-    if version and version not in greeting:
-        return broken(
-            part, f"it calls itself {greeting or 'nothing'}, and settings say {version}", mend, version=version
-        )
-    return ok(part, f"starts in the sandbox and calls itself {greeting or 'nothing'}", version=version)
 
 
 def nats_finding(ping: Ping, usage: Mapping[str, StreamUsage], skew_seconds: float | None) -> DoctorFinding:

@@ -13,7 +13,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any, Literal
 
-Part = Literal["services", "workflows", "context", "knowledge", "executor", "settings"]
+Part = Literal["services", "workflows", "context", "knowledge", "executor", "settings", "tools", "harnesses", "doctor"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +53,10 @@ class Extension:
         knowledge: What agents, plan sessions and programs ask of it: `swe_ai_fleet.runtime.knowledge.Knowledge`.
         executor: Where agents run with `FLEET_EXECUTOR=kubernetes`: `open_fleet(log)`, a context that yields a
             `swe_ai_fleet.runtime.stack.AgentFleet`.
+        tools: A family of tools: a `swe_ai_fleet.tools.pack.ToolPack`.
+        harnesses: The way to agents at endpoints `acp:NAME`: `open(settings, access)`, which gives a
+            `swe_ai_fleet.agents.external_agent.OutsideAgent`.
+        doctor: What `fleet doctor` finds of it: `examine(settings)`, awaited for findings.
         settings: What its programs read from the environment beside the fleet's settings, for documents.
         programs: Packages beside `swe_ai_fleet` that are its own, since images and manifests call them by name.
         exports: Names of the extension's package that `swe_ai_fleet` exports, too.
@@ -70,6 +74,9 @@ class Extension:
     context: str = ""
     knowledge: str = ""
     executor: str = ""
+    tools: str = ""
+    harnesses: str = ""
+    doctor: str = ""
     settings: str = ""
     programs: tuple[str, ...] = ()
     exports: tuple[str, ...] = ()

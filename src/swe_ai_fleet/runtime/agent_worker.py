@@ -33,13 +33,14 @@ from swe_ai_fleet.domain.assignment import (
     RecordedAssignment,
 )
 from swe_ai_fleet.domain.task import PinnedRepository
+from swe_ai_fleet.extensions import load_parts
 from swe_ai_fleet.orchestrator.evidence import EvidenceGatherer
 from swe_ai_fleet.orchestrator.evidence.test_runs import TEST_RUNS_BUCKET, KnownBaselines, TestRuns
 from swe_ai_fleet.orchestrator.recipes import RECIPES_BUCKET, Recipes
 from swe_ai_fleet.ports import ChatModel, Clone, EvidenceWorkspaces, Workshops, WorkspaceProvider
 from swe_ai_fleet.runtime.factories import connect_log, housekeeping, workspace_provider
 from swe_ai_fleet.runtime.knowledge import open_context_client
-from swe_ai_fleet.runtime.run_deps import harness_agents, open_run_deps, outside_agents
+from swe_ai_fleet.runtime.run_deps import open_run_deps, outside_agents
 from swe_ai_fleet.runtime.tool_services import with_isolation_level
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.telemetry import own_telemetry
@@ -184,7 +185,7 @@ async def open_worker(settings: Settings, *, host: str, prepared: Prepare | None
                     recorder=recorder,
                     results=telemetry.results(log),
                     outside=outside_agents(settings, deps.mask),
-                    harnesses=harness_agents(settings, deps.access),
+                    harnesses=next((open_(settings, deps.access) for open_ in load_parts("harnesses")), None),
                 ),
                 derivations=derivations,
                 evidence=evidence,

@@ -10,7 +10,6 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from dataclasses import fields
 from typing import Self, TypeVar, cast, get_origin
 
-from swe_ai_fleet.adapters.acp import Harness, HarnessAgents
 from swe_ai_fleet.adapters.agent_service import AgentServiceClient
 from swe_ai_fleet.agents.planning.plan_run import ModeRules
 from swe_ai_fleet.agents.recollections import FleetMemory
@@ -33,7 +32,6 @@ from swe_ai_fleet.runtime.factories import model_admission, model_client, open_m
 from swe_ai_fleet.runtime.model_servers import ModelServers, model_endpoints
 from swe_ai_fleet.runtime.tool_services import secret_mask, tool_access
 from swe_ai_fleet.settings import Settings, listed
-from swe_ai_fleet.tools.catalogue import ToolAccess
 from swe_ai_fleet.tools.result_cache import SharedResults
 
 _PROFILE_FIELDS = ("model", "url", "api_key", "record_tokens")
@@ -156,28 +154,6 @@ def council_models(settings: Settings) -> Mapping[str, str]:
 def outside_agents(settings: Settings, mask: SecretMask) -> AgentServiceClient:
     """The way to agents that others run. Raises InvalidRequest naming a malformed setting."""
     return AgentServiceClient(_endpoints(settings), mask=mask, token=settings.agent_service_token)
-
-
-def harnesses(settings: Settings) -> Mapping[str, Harness]:
-    """The harnesses that settings name. Raises InvalidRequest naming a malformed setting."""
-    harness_tables: dict[str, Harness] = {}
-    for name, table in settings.harnesses.items():
-        try:
-            harness_tables[name] = from_plain(Harness, table)
-        except ValueError as error:
-            reason = str(error).splitlines()[0]
-            raise InvalidRequest(f"the harness {name!r} is malformed: {reason}", field=f"harnesses.{name}") from None
-        harness_tables[name].check(name)
-    return harness_tables
-
-
-def harness_agents(settings: Settings, access: ToolAccess) -> HarnessAgents:
-    """The way to the harnesses of this installation. Raises InvalidRequest naming a malformed setting."""
-    return HarnessAgents(
-        harnesses=harnesses(settings),
-        sandbox=access.sandbox,
-        approval_timeout_seconds=settings.approval_timeout_seconds,
-    )
 
 
 def _endpoints(settings: Settings) -> EndpointRules:

@@ -45,7 +45,6 @@ from swe_ai_fleet.snapshots import EXECUTION_SNAPSHOTS
 from swe_ai_fleet.telemetry import own_telemetry
 from swe_ai_fleet.tools.catalogue import ToolAccess
 from swe_ai_fleet.tools.definition import ToolFailure
-from swe_ai_fleet.tools.docker import reap
 
 _PROBE_SECONDS = 10.0
 _log = structlog.get_logger()
@@ -239,7 +238,7 @@ async def open_stack(
         await stack.enter_async_context(
             drained(drains, executions.dispatcher, replicas, seconds=settings.drain_seconds)
         )
-        await _reap_containers(access, executions)
+        await _reap(access, executions)
         view = await stack.enter_async_context(
             open_fleet_view(settings, replicas=replicas, fleet=fleet, log=log, room=room, model=model, stored=stored)
         )
@@ -270,15 +269,14 @@ def _executor() -> Callable[[JetStream], AbstractAsyncContextManager[AgentFleet]
     return executors[0]
 
 
-async def _reap_containers(access: ToolAccess, executions: Executions) -> None:
-    """Remove containers and images that killed agent hosts left on the engine for ended executions."""
-    if access.docker is None:
-        return
+async def _reap(access: ToolAccess, executions: Executions) -> None:
+    """Remove what tools of ended executions left where the process that ran their agents was killed."""
     ended = executions.projection.over_ids()
-    try:
-        reaped = await reap(access.docker, executions=ended)
-    except ToolFailure as error:
-        _log.warning("could not look for containers of ended executions", reason=error.message)
-        return
-    if reaped.containers or reaped.images or reaped.failures:
-        _log.info("containers removed", containers=reaped.containers, images=reaped.images, failures=reaped.failures)
+    for pack in access.packs:
+        try:
+            removed = await pack.reap(ended)
+        except ToolFailure as error:
+            _log.warning("could not look for what ended executions left", reason=error.message)
+            continue
+        if removed:
+            _log.info("removed what ended executions left", removed=removed)

@@ -1,40 +1,39 @@
-"""Services of tools, from settings: the sandbox of a node, grants, plug-ins, MCP servers, the mask of their secrets.
+"""Services of tools, from settings: the sandbox of a node, grants, plug-ins, packs, the mask of their secrets.
 
-The operator's MCP servers are also there for what runs in no clone: chats and plans.
+The operator's servers of tools are also there for what runs in no clone: chats and plans.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Collection, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Collection, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import urlsplit
 
-import structlog
 from pydantic import ValidationError
 
 from swe_ai_fleet.codec import from_plain
 from swe_ai_fleet.domain.command import HostPattern, NetworkGrant, NetworkRules
-from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed
+from swe_ai_fleet.domain.task import Constraints
+from swe_ai_fleet.extensions import extensions
 from swe_ai_fleet.sandbox import CpuSlots, IsolationLevel, Sandbox, SandboxPolicy, choose_isolation_level
 from swe_ai_fleet.sandbox.images import ImageContainer
-from swe_ai_fleet.settings import Settings, listed, on_loopback
+from swe_ai_fleet.settings import OF_EXTENSIONS, Settings, listed, on_loopback
 from swe_ai_fleet.tools.base_tool import BaseTool
 from swe_ai_fleet.tools.builtin import BuiltinSettings, builtin_tools
-from swe_ai_fleet.tools.catalogue import TOOLKITS, ToolAccess
-from swe_ai_fleet.tools.db import secret_values
-from swe_ai_fleet.tools.docker import DockerPolicy
+from swe_ai_fleet.tools.catalogue import ToolAccess, operations
 from swe_ai_fleet.tools.git.gateway import RemoteGrant
-from swe_ai_fleet.tools.mcp import McpServer, McpTool
+from swe_ai_fleet.tools.operation import Toolkit
+from swe_ai_fleet.tools.pack import installed_packs
 from swe_ai_fleet.tools.registry import ToolRegistry, load_plugins
-from swe_ai_fleet.tools.secrets import Secrets
+from swe_ai_fleet.tools.secrets import Secrets, url_secrets
 
 SLOTS_PER_CPU = 2
 T = TypeVar("T")
-_log = structlog.get_logger(__name__)
 
 
 async def with_isolation_level(settings: Settings) -> Settings:
@@ -78,16 +77,22 @@ def _own_ports(settings: Settings) -> frozenset[int]:
 
 
 def tool_access(settings: Settings) -> ToolAccess:
-    """The services that tools may use beside their workspace. Raises InvalidRequest naming a malformed setting."""
-    (docker,) = _configured([settings.docker], DockerPolicy, "docker") if settings.docker else (None,)
+    """The services that tools may use beside their workspace.
+
+    Raises InvalidRequest naming a malformed setting, PreconditionFailed one whose extension is not there.
+    """
+    for name, extension in OF_EXTENSIONS.items():
+        if getattr(settings, name) and extension not in extensions():
+            raise PreconditionFailed(
+                f"this installation has no use for it: its extension `{extension}` was removed",
+                field=name,
+                hint=f"leave FLEET_{name.upper()} out, or install the extension",
+            )
     return ToolAccess(
-        network=_network_rules(settings),
-        databases=settings.databases,
-        writable_databases=listed(settings.writable_databases),
-        remotes=_configured(settings.git_remotes, RemoteGrant, "git_remotes"),
-        docker=docker,
-        mcp_servers=_configured(settings.mcp_servers, McpServer, "mcp_servers"),
+        network=network_rules(settings),
+        remotes=configured(settings.git_remotes, RemoteGrant, "git_remotes"),
         builtin=BuiltinSettings(search_url=settings.search_url, wikipedia_url=settings.wikipedia_url),
+        packs=tuple(pack(settings) for pack in installed_packs()),
         plugins=_plugins(listed(settings.plugins)),
         sandbox=sandbox_policy(settings),
     )
@@ -95,37 +100,28 @@ def tool_access(settings: Settings) -> ToolAccess:
 
 def secret_mask(settings: Settings) -> Secrets:
     """The mask of everything that leaves the process."""
-    remotes = _configured(settings.git_remotes, RemoteGrant, "git_remotes")
-    servers = _configured(settings.mcp_servers, McpServer, "mcp_servers")
+    remotes = configured(settings.git_remotes, RemoteGrant, "git_remotes")
     return Secrets(
         (
             *settings.secrets,
-            *secret_values(settings.databases),
-            *secret_values({"memory_store": settings.memory_store} if "://" in settings.memory_store else {}),
-            *secret_values(_with_users(settings)),
-            *secret_values(_index_urls(settings)),
-            *(secret for server in servers for secret in server.secrets),
+            *url_secrets(_urls(settings)),
+            *(secret for pack in installed_packs() for secret in pack(settings).secrets),
             *(remote.secret for remote in remotes if remote.secret),
         )
     )
 
 
-def _index_urls(settings: Settings) -> dict[str, str]:
-    """The URLs with a user among the variables that set-up commands get: an index may want to be logged in to."""
-    urls = {name: os.environ.get(name, "") for name in listed(settings.setup_variables)}
-    return {name: url for name, url in urls.items() if "://" in url and "@" in url}
-
-
-def _with_users(settings: Settings) -> dict[str, str]:
-    """The URLs in settings that name a user, and so perhaps a password."""
+def _urls(settings: Settings) -> Iterator[str]:
+    """The URLs in settings that may hold a password."""
+    if "://" in settings.memory_store:
+        yield settings.memory_store
     named = (
-        settings.nats_url,
-        settings.model_url,
-        settings.otlp_endpoint,
-        settings.embeddings_url,
-        settings.search_url,
+        *(settings.nats_url, settings.model_url, settings.otlp_endpoint, settings.embeddings_url, settings.search_url),
     )
-    return {url: url for text in named for url in listed(text) if "@" in url}
+    yield from (url for text in named for url in listed(text) if "@" in url)
+    # Set-up commands get these: an index may want to be logged in to.
+    indexes = (os.environ.get(name, "") for name in listed(settings.setup_variables))
+    yield from (url for url in indexes if "://" in url and "@" in url)
 
 
 def _plugins(names: tuple[str, ...]) -> tuple[BaseTool, ...]:
@@ -141,14 +137,14 @@ def _plugins(names: tuple[str, ...]) -> tuple[BaseTool, ...]:
             reason = broken.get(name, "no installed package provides it")
             raise InvalidRequest(f"the plug-in {name!r} cannot be used: {reason}", field="plugins")
     tools = [registry.get_tool(tool) for plugin in report.loaded for tool in plugin.tools]
-    operation_names = {definition.spec.name for kit in TOOLKITS for definition in kit.definitions.values()}
+    names_taken = operations()
     for tool in tools:
-        if tool.name in operation_names:
+        if tool.name in names_taken:
             raise InvalidRequest(f"a plug-in provides {tool.name}, which already exists", field="plugins")
     return tuple(tools)
 
 
-def _configured(values: Sequence[object], kind: type[T], field: str) -> tuple[T, ...]:
+def configured(values: Sequence[object], kind: type[T], field: str) -> tuple[T, ...]:
     """The values of a setting. Raises InvalidRequest naming it."""
     try:
         return tuple(from_plain(kind, value) for value in values)
@@ -160,7 +156,8 @@ def _configured(values: Sequence[object], kind: type[T], field: str) -> tuple[T,
         raise InvalidRequest(error.message, field=f"{field}.{error.field}", hint=error.hint) from None
 
 
-def _network_rules(settings: Settings) -> NetworkRules:
+def network_rules(settings: Settings) -> NetworkRules:
+    """What tools and checks may reach. Raises InvalidRequest naming a malformed setting."""
     default, private, grantable = (
         _patterns(getattr(settings, name), name) for name in ("tool_hosts", "tool_private_hosts", "grantable_hosts")
     )
@@ -177,25 +174,19 @@ def _patterns(text: str, field: str) -> tuple[str, ...]:
 @asynccontextmanager
 async def operator_tools(
     settings: Settings, directory: Path, *, reserved: Collection[str], hints: bool = False
-) -> AsyncGenerator[tuple[McpTool, ...]]:
-    """One toolkit with all of them while the context lasts; none where no server is configured.
+) -> AsyncGenerator[tuple[Toolkit, ...]]:
+    """The toolkits of the servers that settings name, while the context lasts; none where none is configured.
 
     Args:
         settings: The servers, and a sandbox that works here (see `with_isolation_level`).
         directory: Where servers that are commands run; made where it is not there.
         hints: Whether a tool only reads where its server says so, beside the operator's word.
     """
-    servers = tool_access(settings).mcp_servers
-    if not servers:
+    packs = [pack for pack in tool_access(settings).packs if pack.server_names(Constraints())]
+    if not packs:
         yield ()
         return
     await asyncio.to_thread(directory.mkdir, mode=0o700, parents=True, exist_ok=True)
-    async with (
-        make_sandbox(settings).workspace(directory) as workspace,
-        McpTool(
-            workspace, servers=servers, sandbox=sandbox_policy(settings), reserved=frozenset(reserved), hints=hints
-        ) as kit,
-    ):
-        for note in kit.notes:
-            _log.warning("operator_tools.missing", note=note)
-        yield (kit,)
+    async with make_sandbox(settings).workspace(directory) as workspace, AsyncExitStack() as stack:
+        kits = [pack.beside_runs(workspace, reserved, hints=hints) for pack in packs]
+        yield tuple([await stack.enter_async_context(kit) for kit in kits if kit is not None])

@@ -10,36 +10,29 @@ from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 
-import structlog
-
-from swe_ai_fleet.domain.command import HostPattern, NetworkGrant, NetworkRules, TaskMcpServer
-from swe_ai_fleet.domain.errors import InvalidRequest, fields_named
+from swe_ai_fleet.domain.command import NetworkGrant, NetworkRules
+from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.task import ApprovalPolicy, Constraints, Role, Task
 from swe_ai_fleet.domain.tool import OperationSpec
 from swe_ai_fleet.ports import Workspace
 from swe_ai_fleet.sandbox import Sandbox, SandboxPolicy
 from swe_ai_fleet.tools.base_tool import BaseTool
 from swe_ai_fleet.tools.builtin import PROPOSE, BuiltinSettings, BuiltinTools
-from swe_ai_fleet.tools.db import Database, DatabaseTool, kind_of
-from swe_ai_fleet.tools.definition import Definition, ToolFailure
-from swe_ai_fleet.tools.docker import DockerPolicy, DockerTool, OwningRun
+from swe_ai_fleet.tools.definition import Definition
 from swe_ai_fleet.tools.files import FileTool
 from swe_ai_fleet.tools.git import GitTool
 from swe_ai_fleet.tools.git.gateway import RemoteGrant
 from swe_ai_fleet.tools.git.remotes import GitRemotes
 from swe_ai_fleet.tools.http import HttpTool
-from swe_ai_fleet.tools.http_transport import HttpPolicy, parse_url, port_of
-from swe_ai_fleet.tools.mcp import McpServer, McpTool
+from swe_ai_fleet.tools.http_transport import HttpPolicy
 from swe_ai_fleet.tools.operation import Toolkit
+from swe_ai_fleet.tools.pack import ToolPack, installed_packs, unconfigured_packs
 from swe_ai_fleet.tools.pipeline import Pipeline
 from swe_ai_fleet.tools.registry import RegisteredTools
 from swe_ai_fleet.tools.shell import ShellTool
 from swe_ai_fleet.tools.tests import TestTool
 
-TOOLKITS: tuple[type[Toolkit], ...] = (
-    *(FileTool, GitTool, TestTool, ShellTool, DockerTool, HttpTool, DatabaseTool, BuiltinTools, McpTool),
-)
-"""Every toolkit of the catalogue; all can be made from a workspace and a pipeline alone."""
+_OWN: tuple[type[Toolkit], ...] = (FileTool, GitTool, TestTool, ShellTool, HttpTool, BuiltinTools)
 _CODING = frozenset(
     ("shell_run_command", "files_read_file", "files_edit_file", "files_search_in_files", "tests_run", "git_diff")
 )
@@ -49,15 +42,11 @@ _LOOKING = frozenset(
         *(f"git_{name}" for name in ("status", "diff", "log", "show")),
     )
 )
-PROFILES: Mapping[Role, frozenset[str]] = {
-    Role.DEV: _CODING,
+_PROFILES: Mapping[Role, frozenset[str]] = {
+    **dict.fromkeys(Role, _CODING),
     Role.QA: _CODING | {"tests_lint"},
     Role.ARCHITECT: _LOOKING,
-    Role.DEVOPS: _CODING | {"docker_build", "docker_run", "docker_logs", "docker_ps"},
-    Role.DATA: _CODING | {"db_sqlite_query", "db_postgresql_query", "db_describe_schema"},
 }
-"""What each role is shown at first, of that which is configured; everything else that policy permits can be called by
-name, and shown on request. Every schema costs tokens, and makes the choice harder."""
 _COMMANDS_DO = frozenset(
     {
         *(f"files_{name}" for name in ("append_file", "move_file", "copy_file", "delete_file", "mkdir", "file_info")),
@@ -72,25 +61,20 @@ REMOTE_OPERATIONS = frozenset({"git_clone", "git_fetch", "git_pull", "git_push"}
 RUNNERS = frozenset(f"tests_{name}" for name in ("unittest", "go_test", "npm_test", "cargo_test", "make_test"))
 """What `tests_run` calls by itself where a repository needs it."""
 PLUGINS = "plugins"
-_log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolAccess:
     """The services that an operator configured, and the hosts that tasks may ask for.
 
-    `databases` are URLs by name; those of `writable_databases` may be written. Without `docker` agents get no
-    containers. `plugins` are tools that other distributions bring. `sandbox` is where git reaches `remotes` from and
-    what confines MCP servers.
+    `packs` are the families of tools that extensions bring, `plugins` tools that other distributions do. `sandbox` is
+    where git reaches `remotes` from.
     """
 
     network: NetworkRules = field(default_factory=NetworkRules)
-    databases: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
-    writable_databases: tuple[str, ...] = ()
     remotes: tuple[RemoteGrant, ...] = ()
-    docker: DockerPolicy | None = None
-    mcp_servers: tuple[McpServer, ...] = ()
     builtin: BuiltinSettings = field(default_factory=lambda: BuiltinSettings(wikipedia_url=""))
+    packs: tuple[ToolPack, ...] = field(default_factory=unconfigured_packs)
     plugins: tuple[BaseTool, ...] = ()
     sandbox: SandboxPolicy = field(default_factory=SandboxPolicy)
 
@@ -98,47 +82,17 @@ class ToolAccess:
         """What commands and requests of a task may reach. Raises InvalidRequest for what is not grantable."""
         return self.network.grant(constraints.allowed_hosts) or None
 
-    def servers(self, constraints: Constraints) -> tuple[McpServer, ...]:
-        """The installation's MCP servers and those of the task. Raises InvalidRequest naming the task's field."""
-        servers = list(self.mcp_servers)
+    def servers(self, constraints: Constraints) -> frozenset[str]:
+        """The names of the servers whose tools a task has. Raises InvalidRequest naming a field of its constraints."""
+        names = frozenset(name for pack in self.packs for name in pack.server_names(constraints))
         for number, requested in enumerate(constraints.mcp_servers):
-            place = f"constraints.mcp_servers[{number}]"
-            if any(requested.name == server.name for server in servers):
+            if requested.name not in names:
                 raise InvalidRequest(
-                    f"the name {requested.name[:64]!r} of an MCP server is taken", field=f"{place}.name"
+                    "this installation reaches no MCP servers: its extension `mcp` was removed",
+                    field=f"constraints.mcp_servers[{number}]",
+                    hint="leave them out, or install the extension",
                 )
-            servers.append(self._server(requested, place))
-        return tuple(servers)
-
-    def _server(self, requested: TaskMcpServer, place: str) -> McpServer:
-        with fields_named(lambda head: f"{place}.{head}"):
-            server = McpServer(
-                name=requested.name,
-                command=requested.command,
-                url=requested.url,
-                variables=requested.variables,
-                tools=requested.tools,
-            )
-        if not requested.url:
-            network = self.network.ceiling.narrowed(requested.allowed_hosts, field=f"{place}.allowed_hosts")
-            return replace(server, network=network)
-        host = _host(requested.url)
-        try:
-            grant = self.network.ceiling.narrowed((host,), field="url")
-        except InvalidRequest as error:
-            raise InvalidRequest(error.message, field=f"{place}.url", hint=error.hint) from None
-        pattern = HostPattern.parse(host)
-        return replace(server, private=grant.private(pattern.name, pattern.port or 0))
-
-
-def _host(text: str) -> str:
-    """The host and port of a URL that was checked before, as a pattern."""
-    try:
-        url = parse_url(text)
-    except ToolFailure as error:
-        raise InvalidRequest(error.message, field="url") from None
-    name = f"[{url.host}]" if ":" in url.host else url.host
-    return f"{name}:{port_of(url)}"
+        return names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,37 +106,48 @@ class Toolset:
     toolkits: dict[str, Toolkit]
     idle: frozenset[str] = frozenset()
     unlisted: frozenset[str] = frozenset()
-    notes: tuple[str, ...] = ()
+    gaps: tuple[str, ...] = ()
+
+
+def toolkits() -> Iterator[type[Toolkit]]:
+    """Every toolkit of the catalogue; all can be made from a workspace and a pipeline alone."""
+    for kit in _OWN:
+        yield from (pack.kit for pack in installed_packs() if pack.before == kit.name)
+        yield kit
 
 
 def operations() -> dict[str, Definition]:
     """Every operation of the catalogue, by the name that models call it by; MCP servers and plug-ins bring others."""
-    kits = (*TOOLKITS, BuiltinTools())
+    kits = (*toolkits(), BuiltinTools())
     return {definition.spec.name: definition for kit in kits for definition in kit.definitions.values()}
 
 
-def all_toolkits(
-    workspace: Workspace, pipeline: Pipeline, access: ToolAccess, *, tenant: str = ""
-) -> dict[str, Toolkit]:
-    """The toolkits that need no opening; what is not configured says so when it is called."""
+def shown_first(role: Role) -> frozenset[str]:
+    """What a role is shown at first, of that which is configured.
+
+    Everything else that policy permits can be called by name, and shown on request. Every schema costs tokens, and
+    makes the choice harder.
+    """
+    return _PROFILES[role].union(*(pack.shown.get(role, ()) for pack in installed_packs()))
+
+
+def all_toolkits(workspace: Workspace, pipeline: Pipeline, access: ToolAccess) -> dict[str, Toolkit]:
+    """The toolkits for a program's own calls; what is not configured says so when it is called."""
+    packed = (pack.toolkit(workspace, pipeline) for pack in access.packs)
+    kits = (*_own_toolkits(workspace, pipeline, access), *filter(None, packed))
+    return {kit.name: kit for kit in kits}
+
+
+def _own_toolkits(workspace: Workspace, pipeline: Pipeline, access: ToolAccess) -> tuple[Toolkit, ...]:
     grant = HttpPolicy.of(workspace.environment.network or NetworkGrant())
-    trail = pipeline.trail
-    kits: tuple[Toolkit, ...] = (
+    return (
         FileTool(workspace, pipeline),
         GitTool(workspace, pipeline, remotes=GitRemotes(Sandbox(access.sandbox), access.remotes)),
         TestTool(workspace, pipeline),
         ShellTool(workspace, pipeline),
-        DockerTool(
-            workspace,
-            pipeline,
-            policy=access.docker,
-            owner=OwningRun(tenant=tenant, execution_id=trail.execution_id, agent_id=trail.agent_id),
-        ),
         HttpTool(workspace, pipeline, policy=grant),
-        DatabaseTool(workspace, pipeline, connections=access.databases, writable=access.writable_databases),
         BuiltinTools(workspace, pipeline, settings=replace(access.builtin, pages=grant)),
     )
-    return {kit.name: kit for kit in kits}
 
 
 @asynccontextmanager
@@ -191,29 +156,23 @@ async def open_toolkits(
 ) -> AsyncGenerator[Toolset]:
     """The toolkits of one agent run. An engine that nobody configured is not there, whoever calls it."""
     access = replace(access, sandbox=replace(access.sandbox, tenant=task.tenant))
-    kits = all_toolkits(workspace, pipeline, access, tenant=task.tenant)
-    docker = kits.pop(DockerTool.name)
+    kits = {kit.name: kit for kit in _own_toolkits(workspace, pipeline, access)}
+    if access.plugins:
+        kits[PLUGINS] = RegisteredTools(access.plugins, workspace, pipeline)
+        kits[PLUGINS].chosen = True
     async with AsyncExitStack() as stack:
-        if access.docker is not None and isinstance(docker, DockerTool):
-            kits[docker.name] = await stack.enter_async_context(docker)
-        if access.plugins:
-            kits[PLUGINS] = RegisteredTools(access.plugins, workspace, pipeline)
+        for pack in access.packs:
+            taken = kits.keys() | {spec.name for spec in _specs(kits.values())}
+            if (kit := pack.toolkit(workspace, pipeline, task, taken)) is not None:
+                kits[kit.name] = await stack.enter_async_context(kit)
         idle, unlisted = _idle(kits, access, task, networked=workspace.environment.network is not None)
         shell = kits[ShellTool.name].definitions["run_command"].spec
         # Else commands may have to wait for a person.
         free = task.approval in (ApprovalPolicy.NONE, ApprovalPolicy.PLAN)
         if free and shell.name not in idle and pipeline.policy.offers(shell):
             unlisted |= idle & _COMMANDS_DO
-        notes = tuple[str, ...]()
-        if servers := access.servers(task.constraints):
-            names = {spec.name for spec in _specs(kits.values())}
-            mcp = McpTool(workspace, pipeline, servers=servers, sandbox=access.sandbox, reserved=names | kits.keys())
-            kits[mcp.name] = await stack.enter_async_context(mcp)
-            # A server's own words are for the log: nothing that it says may stand in a system prompt.
-            notes = tuple(f"Not all tools of the MCP server {name} could be had." for name in mcp.incomplete)
-            for note in mcp.notes:
-                _log.warning("mcp.incomplete", reason=note)
-        yield Toolset(toolkits=kits, idle=idle, unlisted=unlisted, notes=notes)
+        gaps = tuple(gap for kit in kits.values() for gap in kit.gaps)
+        yield Toolset(toolkits=kits, idle=idle, unlisted=unlisted, gaps=gaps)
 
 
 def _idle(
@@ -221,30 +180,24 @@ def _idle(
 ) -> tuple[frozenset[str], frozenset[str]]:
     """What a run is not shown at first (neither its role's nor named by its task), and what of it has no use here."""
     requested = {*task.tools, *task.constraints.allowed_tools}
-    profile = set(PROFILES[task.role])
+    profile = set(shown_first(task.role))
     if task.constraints.allowed_hosts:
         profile.add("http_get")
     if task.approval is ApprovalPolicy.PLAN:
         profile.add(PROPOSE)
     useless = _useless(kits, access, task, networked=networked)
-    # Whoever runs the fleet named each plug-in.
     idle = frozenset(
         spec.name
-        for spec in _specs(kit for name, kit in kits.items() if name != PLUGINS)
+        for spec in _specs(kit for kit in kits.values() if not kit.chosen)
         if not {spec.name, spec.tool} & requested and (spec.name in useless or spec.name not in profile)
     )
     return idle, idle & useless
 
 
 def _useless(kits: Mapping[str, Toolkit], access: ToolAccess, task: Task, *, networked: bool) -> frozenset[str]:
-    """Operations that lack what they need (a network, a database, a remote, a service), and some that others cover."""
-    databases = {kind_of(url) for url in access.databases.values()}
+    """Operations that lack what they need (a network, a remote, a service), and some that others cover."""
     of_use = {
         HttpTool.name: networked,
-        DatabaseTool.name: bool(access.databases),
-        "db_postgresql_query": Database.POSTGRESQL in databases,
-        "db_redis_command": Database.REDIS in databases,
-        "db_neo4j_query": Database.NEO4J in databases,
         "web_search": bool(access.builtin.search_url),
         "search_wikipedia": bool(access.builtin.wikipedia_url),
         "read_webpage": networked,
@@ -253,6 +206,7 @@ def _useless(kits: Mapping[str, Toolkit], access: ToolAccess, task: Task, *, net
         PROPOSE: task.approval is ApprovalPolicy.PLAN,
         **dict.fromkeys(REMOTE_OPERATIONS, bool(access.remotes)),
         **dict.fromkeys(RUNNERS, False),
+        **dict.fromkeys(frozenset[str]().union(*(pack.useless for pack in access.packs)), False),
     }
     return frozenset(
         spec.name for spec in _specs(kits.values()) if not of_use.get(spec.name, of_use.get(spec.tool, True))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property, wraps
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar, cast, get_type_hints
+from typing import Any, ClassVar, Concatenate, ParamSpec, Self, TypeVar, cast, get_type_hints
 
 from jsonschema import Draft202012Validator, validators
 from jsonschema.exceptions import SchemaError
@@ -172,6 +172,8 @@ class Toolkit:
     name: ClassVar[str]
     bare: ClassVar[bool] = False
     """Whether the operations' names for a model do not begin with the toolkit's name."""
+    chosen: bool = False
+    """Whether each operation was named for the runs that have it: models are shown all of them at first."""
     lasting: bool = False
     """Whether a call may leave processes that still change the workspace after it has ended."""
     definitions: Mapping[str, Definition]
@@ -188,6 +190,17 @@ class Toolkit:
     def __init__(self, workspace: Workspace | Path | str, pipeline: Pipeline | None = None) -> None:
         self.workspace: Workspace = BareDirectory(Path(workspace)) if isinstance(workspace, str | Path) else workspace
         self.pipeline = pipeline or Pipeline()
+
+    async def __aenter__(self) -> Self:
+        """Entered for as long as its run takes; what must be opened and closed with a run says so itself."""
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None: ...
+
+    @property
+    def gaps(self) -> tuple[str, ...]:
+        """What a run must do without, as its model is told."""
+        return ()
 
     async def call(self, operation: str, arguments: Mapping[str, object], *, call_id: str = "") -> ToolResult:
         """Call an operation by its bare name with unchecked arguments."""

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 from itertools import pairwise
-from urllib.parse import quote, quote_plus
+from urllib.parse import parse_qsl, quote, quote_plus, unquote, urlsplit
 
 from swe_ai_fleet.domain.text import well_formed
 from swe_ai_fleet.tools.unescaped import DerivedText, unescaped, views
@@ -19,6 +19,31 @@ CUT_SHORTEST = 4
 """Where a text was cut, this many characters of a secret at the edge are masked."""
 _ARMOUR = ("-----BEGIN ", "-----END ")
 _BASE64 = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/-_")
+
+
+_SECRET_PARAMETERS = frozenset({"password", "sslpassword", "passwd"})
+
+
+def url_secrets(urls: Iterable[str]) -> frozenset[str]:
+    """What must be masked of URLs that log in: each whole and each password in it, as written and as decoded.
+
+    Hand these to the mask of a pipeline that several tools share, so that no argument or output of theirs shows them.
+    """
+    values: set[str] = set()
+    for url in urls:
+        try:
+            parts = urlsplit(url)
+        except ValueError:
+            values.add(url)
+            continue
+        userinfo, at, _ = parts.netloc.rpartition("@")
+        password = userinfo.partition(":")[2]
+        # The path of a file is no secret.
+        if parts.scheme != "sqlite" or at:
+            values |= {url, userinfo}
+        values |= {password, unquote(password)}
+        values |= {value for name, value in parse_qsl(parts.query) if name in _SECRET_PARAMETERS}
+    return frozenset(value for value in values if value)
 
 
 def forms(values: Iterable[str]) -> tuple[set[str], set[str], set[str]]:

@@ -22,7 +22,7 @@ from pydantic import BaseModel, Field, ValidationError
 from swe_ai_fleet.domain.command import check_variables
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest
 from swe_ai_fleet.domain.json_values import mapping, parse_json, parsed
-from swe_ai_fleet.tools.docker.building import Ignore, pack
+from swe_ai_fleet.tools.files.packing import Ignore, pack
 from swe_ai_fleet.tools.files.paths import MissingPath, Tree
 
 CONFIG = "task.toml"

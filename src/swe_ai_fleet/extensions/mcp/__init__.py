@@ -1,8 +1,9 @@
-"""The fleet as tools for editors and other agents, over the Model Context Protocol."""
+"""The Model Context Protocol: the fleet as tools for editors, and tools of servers for its agents."""
 
 from swe_ai_fleet.extensions import Extension, entry
 
 EXTENSION = Extension(
+    tools="client:McpPack",
     commands={
         "mcp": entry(
             "extensions.mcp.commands:mcp",
@@ -10,5 +11,5 @@ EXTENSION = Extension(
             "fleet mcp",
             "fleet mcp --allow-approve --server fleet.example.org:50055",
         ),
-    }
+    },
 )

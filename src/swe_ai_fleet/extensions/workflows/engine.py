@@ -148,7 +148,7 @@ class WorkflowRun:
         self._steering = steering or Steering()
         self._cancelled = asyncio.Event()
         self._reason = ""
-        self._begun_nodes: set[str] = set(known or {})
+        self._node_ids: set[str] = set(known or {})
         self._counts: dict[str, int] = {}
 
     def cancel(self, reason: str = "") -> None:
@@ -259,7 +259,7 @@ class WorkflowRun:
             raise TryFailed(str(error)) from error
 
     async def _skipped(self, node_id: str) -> NodeValue:
-        self._begun_nodes.add(node_id)
+        self._node_ids.add(node_id)
         update = self._record.updates.get(node_id)
         if update is None or update.status is not NodeStatus.SKIPPED:
             await self._record.put(NodeUpdated(node_id=node_id, status=NodeStatus.SKIPPED))
@@ -269,8 +269,8 @@ class WorkflowRun:
         """A node's value, computed now or before a resumption. Raises Ended where the node ends the run."""
         update = self._record.updates.get(node_id)
         if update is None or update.status not in (NodeStatus.COMPLETED, NodeStatus.FAILED):
-            self._begun_nodes.add(node_id)
-            if len(self._begun_nodes) > MAX_NODES:
+            self._node_ids.add(node_id)
+            if len(self._node_ids) > MAX_NODES:
                 raise NodeFailed(node_id, f"a run has {MAX_NODES} nodes at most, its items counted")
             await self._run_node(node, node_id, scope, update)
         self._verify(node, node_id, may_reject=may_reject)

@@ -29,7 +29,7 @@ from swe_ai_fleet.domain.errors import InvalidRequest, NotFound
 from swe_ai_fleet.domain.event import ExecutionStatus, NodeUpdated
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.json_values import is_list, is_object, mapping, parse_json
-from swe_ai_fleet.domain.task import Task, TaskKind
+from swe_ai_fleet.domain.task import Constraints, Task, TaskKind
 from swe_ai_fleet.domain.workflow import NodeStatus, Workflow, WorkflowTask
 from swe_ai_fleet.extensions.workflows.documents import InvalidWorkflow
 from swe_ai_fleet.extensions.workflows.reading import (
@@ -257,8 +257,8 @@ def workflow_servicer(executions: Executions, settings: Settings) -> WorkflowSer
 
 
 def tool_names(access: ToolAccess) -> frozenset[str] | None:
-    """The names of operations and their tools; None with MCP servers, which alone know the names of their tools."""
-    if access.mcp_servers:
+    """The names of operations and their tools; None where servers bring some that only they know."""
+    if access.servers(Constraints()):
         return None
     specs = [definition.spec for definition in operations().values()]
     others = {*SubAgentTools.definitions, REQUEST_TOOLS, *(plugin.name for plugin in access.plugins)}
