@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 from swe_ai_fleet.agents.run_deps import RunDeps, RunRecorder
 from swe_ai_fleet.codec import to_json
+from swe_ai_fleet.domain.audit import verify
 from swe_ai_fleet.domain.budget import Prices
 from swe_ai_fleet.domain.candidate import Artifacts, Candidate
 from swe_ai_fleet.domain.environment import Environment
-from swe_ai_fleet.domain.event import Writer
+from swe_ai_fleet.domain.event import (
+    CONTROL_SUBJECT,
+    CancelRequested,
+    Event,
+    ModelReplied,
+    RunFinished,
+    ToolFinished,
+    ToolStarted,
+    Writer,
+)
+from swe_ai_fleet.domain.run import INTERRUPTED
 from swe_ai_fleet.domain.task import PinnedRepository, RepoRef, Task, TaskKind
 from swe_ai_fleet.in_process import MemoryLog
 from swe_ai_fleet.ports import ChatModel
@@ -40,6 +51,41 @@ def cut(log: MemoryLog, count: int) -> MemoryLog:
         )
         left.store(writer, int(ordinal), to_json(event))
     return left
+
+
+def of(events: Sequence[Event], agent_id: str, kind: type) -> list[Any]:
+    return [event.body for event in events if event.agent_id == agent_id and isinstance(event.body, kind)]
+
+
+def check(log: MemoryLog, agent_id: str, cut_at: Sequence[Event]) -> list[str]:
+    """One chain, no reply and no call twice; the operations whose calls were closed as interrupted."""
+    events = log.events
+    entries = [body.entry for body in of(events, agent_id, ToolStarted | ToolFinished)]  # type: ignore[arg-type]
+    (finished,) = of(events, agent_id, RunFinished)
+    assert verify(entries, head=finished.audit_head) is None
+    ended = [body.entry.call_id for body in of(events, agent_id, ToolFinished)]
+    assert len(ended) == len(set(ended))
+    steps = [body.step for body in of(events, agent_id, ModelReplied)]
+    assert steps == sorted(set(steps))
+    before = {body.entry.call_id for body in of(cut_at, agent_id, ToolFinished)}
+    begun = {body.entry.call_id for body in of(cut_at, agent_id, ToolStarted)} - before
+    lost = [body for body in of(events, agent_id, ToolFinished) if body.result.error == INTERRUPTED]
+    # What had begun and of which nothing is known, and that alone.
+    assert {body.entry.call_id for body in lost} == begun
+    return [body.entry.operation for body in lost]
+
+
+async def cancel(log: MemoryLog, reason: str) -> None:
+    """Cancel the execution that a log tells of last."""
+    last = log.events[-1]
+    caller = Writer(
+        tenant=last.tenant,
+        execution_id=last.execution_id,
+        task_id=last.task_id,
+        agent_id=CONTROL_SUBJECT,
+        generation=0,
+    )
+    await log.tell(caller, CancelRequested(reason=reason))
 
 
 class Runs:

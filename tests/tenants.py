@@ -39,10 +39,8 @@ from swe_ai_fleet.orchestrator.quotas import Quotas
 from swe_ai_fleet.runtime.erasure import Erasures
 from swe_ai_fleet.runtime.factories import connect_log, workspace_provider
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
-from swe_ai_fleet.runtime.spending import TenantSpending
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import Script, ScriptedModelServer
-from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
 from tests.access_world import token_entry
 from tests.chat_script import answered, said
 from tests.memory_parts import context_service
@@ -230,7 +228,6 @@ async def tenants(home: Path, *, webhook_host: str = "127.0.0.1:9") -> AsyncGene
             log=log,
             executions=executions,
             context=knowledge,
-            spending=TenantSpending(MemoryKeyValue()),
             workspaces=workspaces,
         )
         others = await stack.enter_async_context(open_services(cast("Any", served)))

@@ -212,6 +212,23 @@ async def test_an_erased_plan_is_nowhere(world: World) -> None:
     assert not (left := await everywhere(world.log, marker, world.home)), left
 
 
+async def test_an_erased_message_takes_its_chat_with_it(world: World) -> None:
+    zoe, marker = world.by(NORTH, "zoe"), a_marker()
+    for text in (marker, "And you?"):
+        await zoe.stream("Send", chat.SendRequest(session_id="talk", text=text))
+    *_, message = (await zoe.call("ListExecutions", pb.ListExecutionsRequest(task_id="talk"))).executions
+    assert message.task_description == marker
+    did = await erase(zoe, execution_id=message.execution_id)
+    assert {one.store: one.items for one in did.stores}["KV_CHATS"] == 2
+    # Later messages have the conversation before them.
+    left = await everywhere(world.log, marker, world.home)
+    assert {place.partition(" ")[0] for place in left} <= {"AGENT_EVENTS"}, left
+    await erase(zoe, caller="zoe.north")
+    assert not (left := await everywhere(world.log, marker, world.home)), left
+    *_, last = await zoe.stream("Send", chat.SendRequest(session_id="talk", text="Who are you?"))
+    assert last.answer.success and last.answer.turn > 2
+
+
 async def test_erasing_memories_and_a_caller(world: World) -> None:
     zoe, ann, marker = world.by(NORTH, "zoe"), world.by(NORTH, "ann"), a_marker()
     facts = [

@@ -8,7 +8,6 @@ import uuid
 from collections.abc import AsyncIterator
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 import grpc
@@ -33,7 +32,6 @@ from swe_ai_fleet.orchestrator.quotas import Quotas
 from swe_ai_fleet.ports import ChatModel
 from swe_ai_fleet.runtime.fleet_view import LogRoom
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
-from swe_ai_fleet.runtime.spending import DAY_SECONDS, TenantSpending
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.tools.audit import AuditTrail
 from swe_ai_fleet.tools.secrets import Secrets
@@ -211,27 +209,6 @@ async def test_a_watcher_hears_masked_text_and_an_unwatched_model_does_not_strea
     assert texts[0].begins and texts[0].agent_id == "agent-dev-1"
     assert reply.message.content == "The key is hunter2hunter2, said."  # masking it is the history's business
     assert model.streamed == [True, False]
-
-
-# --- what tenants spend beside executions is one sum a day, whichever replica they talk to ---
-
-
-NOON = datetime(2026, 11, 22, 12, tzinfo=UTC).timestamp()
-
-
-async def test_replicas_that_count_at_once_come_to_one_sum_a_tenant_and_day(jetstream: JetStream) -> None:
-    bucket = await jetstream.bucket(f"spending-{uuid.uuid4().hex}", ttl_seconds=60)
-    now = NOON
-    replicas = [TenantSpending(bucket, clock=lambda: now) for _ in range(3)]
-    await asyncio.gather(*(replica.add("small", 10) for replica in replicas for _ in range(4)))
-    await replicas[0].add("other", 7)
-    # What lost every race for the bucket is still owed, and comes with the next.
-    for replica in replicas:
-        await replica.add("small", 0)
-    assert [await replica.today("small") for replica in replicas] == [120, 120, 120]
-    assert await replicas[2].today("other") == 7
-    now += DAY_SECONDS
-    assert await replicas[1].today("small") == 0
 
 
 # --- a NATS that is nearly full: nothing new is accepted, what runs goes on to its end, and whoever asks is told ---

@@ -54,7 +54,8 @@ class Role(StrEnum):
 class TaskKind(StrEnum):
     """`deliberate` ranks candidates and applies nothing; `orchestrate` delivers the winner; `workflow` runs one.
 
-    `judge` ranks patches that somebody hands in: no agent works on it. `plan` is a goal of a plan session.
+    `judge` ranks patches that somebody hands in: no agent works on it. `plan` is a goal of a plan session, `chat` a
+    chat message.
     """
 
     DELIBERATE = "deliberate"
@@ -62,6 +63,7 @@ class TaskKind(StrEnum):
     WORKFLOW = "workflow"
     JUDGE = "judge"
     PLAN = "plan"
+    CHAT = "chat"
 
 
 class PlanningMode(StrEnum):

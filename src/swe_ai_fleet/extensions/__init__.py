@@ -48,7 +48,7 @@ class Extension:
             `services.grpc_server.Service`.
         groups: What the help says of words that other words of its commands follow.
         commands: What `fleet` has of it, by the words.
-        workflows: What runs workflows: `swe_ai_fleet.orchestrator.drive.Workflows`.
+        workflows: What runs workflows: `swe_ai_fleet.orchestrator.execution_context.Workflows`.
         context: What serves the context service: `services.context.OpenContext`.
         knowledge: What agents, plan sessions and programs ask of it: `swe_ai_fleet.runtime.knowledge.Knowledge`.
         executor: Where agents run with `FLEET_EXECUTOR=kubernetes`: `open_fleet(log)`, a context that yields a
@@ -63,7 +63,7 @@ class Extension:
         buckets: Its buckets in NATS that are not like others, for erasures: `fleet`, of no tenant; `followed`,
             processes keep copies; `cache`. In all but the first keys begin with the tenant (behind `list.` or
             `pending.`), and values name the executions that they are about.
-        task_buckets: Its buckets whose keys have a plan's task id behind the tenant, and how many tokens follow it;
+        task_buckets: Its buckets whose keys have the id of a session behind the tenant, and how many tokens follow it;
             their values need not name an execution.
     """
 

@@ -19,7 +19,7 @@ from swe_ai_fleet.domain.task import SCRATCH, PinnedRepository, Task, TaskKind
 from swe_ai_fleet.orchestrator.council_store import CouncilStore, council_for
 from swe_ai_fleet.orchestrator.councils import check_parameters, council_of, seated
 from swe_ai_fleet.orchestrator.dispatcher import Dispatcher
-from swe_ai_fleet.orchestrator.execution_context import ExecutionDeps
+from swe_ai_fleet.orchestrator.execution_context import IN_PROCESS, ExecutionDeps
 from swe_ai_fleet.orchestrator.groundwork import NO_SERVICE
 from swe_ai_fleet.orchestrator.projection import Projection
 from swe_ai_fleet.orchestrator.queue import check_room
@@ -134,10 +134,10 @@ class Acceptance:
             return _same(known, requested).execution_id
         return (await self._accepted(task, repository, await self._council(task), requested)).execution_id
 
-    async def plan(self, task: Task) -> str:
-        """Accept a goal of a plan session; its execution's id. The same goal again is the same execution.
+    async def enqueue(self, task: Task) -> str:
+        """Accept a task that is driven in process; its execution's id. The same one again is the same execution.
 
-        Raises AlreadyExists for another goal under the same id, ResourceExhausted, Unavailable.
+        Raises AlreadyExists for another one under the same id, ResourceExhausted, Unavailable.
         """
         self._check_room(task)
         await self.quotas.check_log()
@@ -247,7 +247,7 @@ class Acceptance:
         """
         writer = Writer(tenant=task.tenant, execution_id=task.execution_id, task_id=task.task_id, generation=0)
         started = ExecutionStarted(
-            task=task if task.kind is TaskKind.PLAN else seated(task, council),
+            task=task if task.kind in IN_PROCESS else seated(task, council),
             repository=repository,
             fingerprint=requested.fingerprint(),
             council=council,

@@ -22,7 +22,7 @@ from swe_ai_fleet.domain.event import (
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.task import TaskKind
 from swe_ai_fleet.orchestrator.drive import Drive
-from swe_ai_fleet.orchestrator.execution_context import Plans
+from swe_ai_fleet.orchestrator.execution_context import IN_PROCESS, KindDriver
 from swe_ai_fleet.orchestrator.projection import Projection, claimable
 from swe_ai_fleet.orchestrator.queue import Line, Passes, QueuedExecution, TenantTurns, in_order, weights
 from swe_ai_fleet.orchestrator.quotas import Rules, no_rules
@@ -75,8 +75,8 @@ class Dispatcher:
         self._loop: asyncio.Task[None] | None = None
         self.drained: Callable[[], bool] = lambda: False
         """Whether nothing new is to be taken."""
-        self.plans: Plans | None = None
-        """What drives plans; None: they are left to others."""
+        self.drivers: dict[TaskKind, KindDriver] = {}
+        """What drives executions of some kinds here; those in process without one are left to others."""
 
     def start(self) -> None:
         """Begin to look for work."""
@@ -175,8 +175,7 @@ class Dispatcher:
                 return
             most = quotas[execution.tenant]
             state = waiting[execution.execution_id]
-            # The model of a plan works here, not as an agent of the fleet.
-            full = most and at_work[execution.tenant] >= most and state.task.kind is not TaskKind.PLAN
+            full = most and at_work[execution.tenant] >= most and state.task.kind not in IN_PROCESS
             if full and not state.owner:
                 continue
             room -= 1
@@ -205,16 +204,17 @@ class Dispatcher:
         asking, alive = self._projection.awaiting_approval(), self._replicas.alive()
         for state in unfinished:
             elsewhere = state.execution_id not in self._drives and state.owner in alive and not state.status.terminal
-            # Its parts have places of their own, and a plan mostly waits for people.
-            apart = state.task.derive_subtasks or state.task.kind in (TaskKind.WORKFLOW, TaskKind.PLAN)
+            # Its parts have places of their own, and what works in process is no agent.
+            kind = state.task.kind
+            apart = state.task.derive_subtasks or kind is TaskKind.WORKFLOW or kind in IN_PROCESS
             if elsewhere and state.execution_id not in asking and not apart:
                 counts[state.task.tenant] += max(1, state.task.num_agents)
         return counts
 
     def _free(self, state: ExecutionState) -> bool:
-        if state.task.kind is TaskKind.PLAN and not state.status.terminal:
+        if state.task.kind in IN_PROCESS and not state.status.terminal:
             waits = state.status is ExecutionStatus.AWAITING_APPROVAL and not state.cancel_requested
-            if waits or self.plans is None:
+            if waits or state.task.kind not in self.drivers:
                 # There may be many that nobody decides about any more.
                 return False
         execution_id, alive, now = state.execution_id, self._replicas.alive(), time.monotonic()

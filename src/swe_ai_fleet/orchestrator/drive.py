@@ -54,8 +54,8 @@ from swe_ai_fleet.orchestrator.execution_context import (
     ExecutionContext,
     ExecutionDeps,
     HeadSigning,
-    Plans,
-    WorkflowDrive,
+    KindDrive,
+    KindDriver,
 )
 from swe_ai_fleet.orchestrator.groundwork import background
 from swe_ai_fleet.orchestrator.runs import expenses
@@ -98,28 +98,29 @@ class Drive:
 
     Args:
         state: The execution as far as is known here; what its log says once it is claimed decides.
+        driver: What drives executions of its kind; None: this does.
     """
 
     def __init__(
-        self, deps: ExecutionDeps, state: ExecutionState, parts: Executions, plans: Plans | None = None
+        self, deps: ExecutionDeps, state: ExecutionState, parts: Executions, driver: KindDriver | None = None
     ) -> None:
         self._deps = deps
         self._parts = parts
-        self._plans = plans if state.task.kind is TaskKind.PLAN else None
+        self._driver = driver
         self.task = state.task
         self._generation = state.generation + 1
         self._since = state.started_at
         self._chains, self._checkpoints = AuditChains(), KeptCheckpoints()
         hears = (self._checkpoints.hear, self._chains.take) if deps.signer is not None else (self._checkpoints.hear,)
         self._approvals = Approvals(deps.log, state.task, hears)
-        self._workflow: WorkflowDrive | None = None
+        self._driven: KindDrive | None = None
         self._work: asyncio.Task[Ending] | None = None
         self._cancel_reason = ""
 
     @property
     def waits(self) -> bool:
         """Whether it only waits for executions that are its parts, which need places of their own."""
-        return self.task.derive_subtasks or (self._workflow is not None and self._workflow.waits)
+        return self.task.derive_subtasks or (self._driven is not None and self._driven.waits)
 
     def handle(self, body: EventBody) -> None:
         """Hear what a caller told the execution, through whichever replica."""
@@ -128,8 +129,8 @@ class Drive:
                 self._cancel(reason)
             case ApprovalResolved(resolution=resolution):
                 self._approvals.decided(resolution)
-            case BreakpointsSet() if self._workflow is not None:
-                self._workflow.steered()
+            case BreakpointsSet() if self._driven is not None:
+                self._driven.steered()
             case _:
                 pass
 
@@ -190,8 +191,8 @@ class Drive:
                 signer=signer, approvals=self._approvals, chains=self._chains, journal=journal, task=self.task
             )
         ending = await self._ending(journal, state, signing)
-        if self._plans is not None:
-            await self._plans.ended(self._deps, await self._approvals.refresh(), ending)
+        if self._driver is not None:
+            await self._driver.ended(self._deps, await self._approvals.refresh(), ending)
         # Those of runs that were lost, cancelled or left behind by an earlier driver.
         if signing is not None:
             await signing.sign()
@@ -262,17 +263,14 @@ class Drive:
             known=state,
             signing=signing,
             pauses=self._deps.pauses,
-            background="" if self._plans else await background(self._deps.context, self.task, journal, state),
+            background="" if self._driver else await background(self._deps.context, self.task, journal, state),
         )
         work = ExecutionContext(deps=self._deps, runs=runs, parts=self._parts)
-        if self._plans is not None:
-            self._workflow = self._plans.drive(work=work)
-            return await self._workflow.run()
+        if self._driver is not None:
+            self._driven = self._driver.drive(work=work)
+            return await self._driven.run()
         if self.task.kind is TaskKind.WORKFLOW:
-            if self._deps.workflows is None:
-                raise InvalidRequest("workflows are not available in this fleet", field="workflow")
-            self._workflow = self._deps.workflows.drive(work=work)
-            return await self._workflow.run()
+            raise InvalidRequest("workflows are not available in this fleet", field="workflow")
         delivers, judges = self.task.kind is TaskKind.ORCHESTRATE, self.task.kind is TaskKind.JUDGE
         if delivers and self.task.derive_subtasks:
             return await SplitTask(work=work).run()

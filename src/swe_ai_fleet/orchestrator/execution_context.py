@@ -18,7 +18,7 @@ from swe_ai_fleet.domain.candidate import Candidate
 from swe_ai_fleet.domain.errors import AgentLost, Fenced, FleetError, Unavailable
 from swe_ai_fleet.domain.event import AuditHeadSigned, ExecutionStatus, RunLost, RunReassigned
 from swe_ai_fleet.domain.execution import ExecutionState
-from swe_ai_fleet.domain.task import PinnedRepository, Task
+from swe_ai_fleet.domain.task import PinnedRepository, Task, TaskKind
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.orchestrator.approvals import Approvals
 from swe_ai_fleet.orchestrator.recipes import Recipes
@@ -40,6 +40,9 @@ if TYPE_CHECKING:
     from swe_ai_fleet.orchestrator.executions import Executions
     from swe_ai_fleet.orchestrator.judging import Verifier
 
+IN_PROCESS = frozenset({TaskKind.PLAN, TaskKind.CHAT})
+"""Kinds whose models work in the orchestrator's process, not as agents of the fleet. The task of such an execution is a
+whole session, of which it is an attempt."""
 PAUSES = (0.0, 1.0, 4.0, 15.0)
 """Seconds before each further attempt at a run whose process was lost; after the last one the run counts as lost.
 
@@ -199,12 +202,12 @@ class Ending:
     usage: Usage = field(default_factory=Usage)
 
 
-class WorkflowDrive(Protocol):
-    """One run of a workflow, or of a plan, under way."""
+class KindDrive(Protocol):
+    """One execution under way of a kind that an extension drives."""
 
     @property
     def waits(self) -> bool:
-        """Whether it only waits: for executions of its nodes, or for somebody to go on with it."""
+        """Whether it only waits: for executions that are its parts, or for somebody to go on with it."""
         ...
 
     def steered(self) -> None:
@@ -216,27 +219,23 @@ class WorkflowDrive(Protocol):
         ...
 
 
-class Workflows(Protocol):
-    """What runs workflows; an extension provides it."""
+class KindDriver(Protocol):
+    """What drives the executions of one kind; an extension provides it."""
 
-    def check(self, task: Task, *, profiles: Collection[str], max_agents: int, memory: bool) -> None:
-        """Whether this installation can run a task's workflow with its inputs. Raises InvalidRequest."""
-        ...
-
-    def drive(self, *, work: ExecutionContext) -> WorkflowDrive:
-        """A run of the workflow of an execution; nothing that ended under an earlier driver is done again."""
-        ...
-
-
-class Plans(Protocol):
-    """What drives plans; an extension provides it."""
-
-    def drive(self, *, work: ExecutionContext) -> WorkflowDrive:
-        """The plan of an execution under way; nothing that ended under an earlier driver is done again."""
+    def drive(self, *, work: ExecutionContext) -> KindDrive:
+        """An execution under way; nothing that ended under an earlier driver is done again."""
         ...
 
     async def ended(self, deps: ExecutionDeps, state: ExecutionState, ending: Ending) -> None:
-        """Hear how a plan ends, before the log tells of it. Raises Fenced, Unavailable."""
+        """Hear how an execution ends, before the log tells of it. Raises Fenced, Unavailable."""
+        ...
+
+
+class Workflows(KindDriver, Protocol):
+    """What drives workflows."""
+
+    def check(self, task: Task, *, profiles: Collection[str], max_agents: int, memory: bool) -> None:
+        """Whether this installation can run a task's workflow with its inputs. Raises InvalidRequest."""
         ...
 
 

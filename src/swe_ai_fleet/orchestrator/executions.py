@@ -27,7 +27,7 @@ from swe_ai_fleet.orchestrator.council_store import CouncilStore
 from swe_ai_fleet.orchestrator.delivery import HandDeliveries
 from swe_ai_fleet.orchestrator.dispatcher import Dispatcher
 from swe_ai_fleet.orchestrator.drive import Drive
-from swe_ai_fleet.orchestrator.execution_context import ExecutionDeps, Plans
+from swe_ai_fleet.orchestrator.execution_context import ExecutionDeps, KindDriver
 from swe_ai_fleet.orchestrator.projection import Projection
 from swe_ai_fleet.orchestrator.quotas import ConcurrencyLimiter, Quotas
 from swe_ai_fleet.ports import Replicas
@@ -67,7 +67,7 @@ class Executions:
         snapshots: Where the projection is saved; None: the log is read from its start.
 
     Attributes:
-        submit, begin, plan: See `Acceptance`.
+        submit, begin, enqueue: See `Acceptance`.
         check_tokens, check_storage: See `Quotas`.
         resolve, steer, carry_on: See `Decisions`.
         deliver: See `HandDeliveries`.
@@ -106,10 +106,12 @@ class Executions:
         self.dispatcher: Dispatcher = Dispatcher(
             self.projection,
             self._replicas,
-            lambda state: Drive(deps, state, self, self.dispatcher.plans),
+            lambda state: Drive(deps, state, self, self.dispatcher.drivers.get(state.task.kind)),
             max_executions=self._room.executions,
             rules=self.rules,
         )
+        if deps.workflows is not None:
+            self.dispatcher.drivers[TaskKind.WORKFLOW] = deps.workflows
         self._acceptance = Acceptance(
             deps=deps,
             projection=self.projection,
@@ -122,7 +124,8 @@ class Executions:
             councils=councils,
             get=self.get,
         )
-        self.submit, self.begin, self.plan = self._acceptance.submit, self._acceptance.begin, self._acceptance.plan
+        acceptance = self._acceptance
+        self.submit, self.begin, self.enqueue = acceptance.submit, acceptance.begin, acceptance.enqueue
         self.check_tokens, self.check_storage = self._quotas.check_tokens, self._quotas.check_storage
         self.resolve, self.steer, self.carry_on = decisions.resolve, decisions.steer, decisions.carry_on
         self.deliver = hand_deliveries.deliver
@@ -138,14 +141,14 @@ class Executions:
         await self.projection.stop()
 
     @asynccontextmanager
-    async def planning(self, plans: Plans) -> AsyncGenerator[None]:
-        """Drive plans too until the context ends; what is unfinished then stays so in the log."""
-        self.dispatcher.plans = plans
+    async def driving(self, kind: TaskKind, driver: KindDriver) -> AsyncGenerator[None]:
+        """Drive a kind of executions too until the context ends; what is unfinished then stays so in the log."""
+        self.dispatcher.drivers[kind] = driver
         try:
             yield
         finally:
-            self.dispatcher.plans = None
-            await asyncio.gather(*self.dispatcher.let_go(TaskKind.PLAN), return_exceptions=True)
+            del self.dispatcher.drivers[kind]
+            await asyncio.gather(*self.dispatcher.let_go(kind), return_exceptions=True)
 
     async def get(self, tenant: str, execution_id: str) -> ExecutionState:
         """An execution as its events tell it now. Raises NotFound."""

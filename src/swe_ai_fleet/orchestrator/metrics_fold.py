@@ -50,6 +50,7 @@ _OPERATIONS = {
     TaskKind.WORKFLOW: "workflow",
     TaskKind.JUDGE: "judgement",
     TaskKind.PLAN: "plan",
+    TaskKind.CHAT: "chat",
 }
 _MOST_OPEN = 100_000
 _MOST_ENDED = 20_000
@@ -240,7 +241,7 @@ class MetricsFold:
                 return Figures(loops=Counter({advice: 1}))
             case RunFinished() if execution is not None and run is not None:
                 del execution.runs[event.agent_id]
-                return self._run_ended(run, body, at)
+                return self._run_ended(run, body, at, in_words=execution.kind is TaskKind.CHAT)
             case _:
                 return None
 
@@ -264,12 +265,15 @@ class MetricsFold:
         tools = {self.tools.of(entry.name): tool}
         return Figures(usage=usage, tool_failures=failed, tools=tools).add_duration("tool_call", entry.duration_ms)
 
-    def _run_ended(self, run: OpenRun, body: RunFinished, at: float) -> Figures:
+    def _run_ended(self, run: OpenRun, body: RunFinished, at: float, *, in_words: bool) -> Figures:
+        """The figures of a run that ended; `in_words`: its answer is a reply without calls."""
         running, untold = run.pause(at), run.untold(body.usage)
         stops = Counter({str(body.stop_reason): 1})
         figures = Figures(usage=untold, stops=stops, change=Gauges(agents=-int(running)))
         match body.stop_reason:
             case StopReason.FINAL_ANSWER | StopReason.AWAITING_APPROVAL:
+                figures.agents_succeeded = 1
+            case StopReason.NO_TOOL_CALLS if in_words:
                 figures.agents_succeeded = 1
             case StopReason.CANCELLED:
                 figures.agents_cancelled = 1

@@ -33,10 +33,11 @@ from swe_ai_fleet.domain.event import (
 )
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.memory import MEMORIES_BUCKET, OUTCOMES_BUCKET, WorkOutcome
-from swe_ai_fleet.domain.task import UPLOAD, TaskKind
+from swe_ai_fleet.domain.task import UPLOAD
 from swe_ai_fleet.domain.text import counted, now
 from swe_ai_fleet.extensions import extensions
 from swe_ai_fleet.orchestrator.evidence.test_runs import TEST_RUNS_BUCKET
+from swe_ai_fleet.orchestrator.execution_context import IN_PROCESS
 from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.orchestrator.projection import over
 from swe_ai_fleet.orchestrator.recipes import RECIPES_BUCKET
@@ -123,14 +124,14 @@ class Erasures:
             step = len(targets) if erasure.kind == "tenant" else _AT_ONCE
             for start in range(0, max(len(targets), 1), max(step, 1)):
                 some = targets[start : start + step]
-                # A plan session has the text of all its goals, and is erased with the first of them.
-                plans = frozenset(state.task.task_id for state in some if state.task.kind is TaskKind.PLAN)
+                # A session has the text of all its executions, and is erased with the first of them.
+                sessions = frozenset(state.task.task_id for state in some if state.task.kind in IN_PROCESS)
                 if erasure.dry_run:
-                    await erase(replace(self._scope(erasure, some), tasks=plans))
+                    await erase(replace(self._scope(erasure, some), tasks=sessions))
                     continue
                 # Before the tombstone, which names no task: a repeated erasure could not find the session.
-                if plans:
-                    await erase(ErasureScope(tenant=erasure.tenant, tasks=plans))
+                if sessions:
+                    await erase(ErasureScope(tenant=erasure.tenant, tasks=sessions))
                 for state in some:
                     await self._bury(erasure, state)
                 scope = self._scope(erasure, some)

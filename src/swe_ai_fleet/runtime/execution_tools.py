@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Protocol
@@ -104,8 +104,8 @@ class ExecutionDetail:
 class Proposal:
     """A task that starts once a person confirms it, and the turn that proposed it.
 
-    `key` is the idempotency key of its start, so that a retry starts no second task. `by` is the task's caller, where
-    that is not the person who confirms it.
+    `key` is the idempotency key of its start, so that a retry starts no second task. `by` is the task's caller; empty
+    where callers are not distinguished.
     """
 
     description: str
@@ -253,17 +253,13 @@ class ExecutionsView:
     """The fleet's executions for a chat or a plan; a `FleetView` and a `TaskStarter`.
 
     Args:
-        caller: The caller of tasks when `by` returns none.
-        by: Returns the current caller; empty where callers are not distinguished.
+        caller: The caller of tasks whose proposal names none.
     """
 
-    def __init__(
-        self, executions: Executions, *, tenant: str, caller: str = CALLER, by: Callable[[], str] = lambda: ""
-    ) -> None:
+    def __init__(self, executions: Executions, *, tenant: str, caller: str = CALLER) -> None:
         self._executions = executions
         self._tenant = tenant
         self._caller = caller
-        self._by = by
 
     async def executions(self, *, status: str = "", limit: int = 10) -> Sequence[ExecutionSummary]:
         statuses: frozenset[ExecutionStatus] = frozenset()
@@ -274,7 +270,9 @@ class ExecutionsView:
                 raise InvalidRequest(f"{status[:40]!r} is not a status; one of {allowed}", field="status")
             statuses = frozenset({named or ExecutionStatus(status)})
         states = self._executions.projection.select(self._tenant, statuses=statuses)
-        return [_summary(state) for state in islice(states, limit)]
+        # Who asks in a chat means what it is about, not its own messages.
+        others = (state for state in states if state.task.kind is not TaskKind.CHAT)
+        return [_summary(state) for state in islice(others, limit)]
 
     async def execution(self, name: str) -> ExecutionDetail:
         return _detail(await self._find(name))
@@ -288,7 +286,7 @@ class ExecutionsView:
             tenant=self._tenant,
             num_agents=proposal.agents,
             rounds=COUNCIL_ROUNDS,
-            caller=proposal.by or self._by() or self._caller,
+            caller=proposal.by or self._caller,
         )
         return (await self._executions.submit(task)).execution_id
 

@@ -38,7 +38,6 @@ from swe_ai_fleet.runtime.nats_server import State
 from swe_ai_fleet.runtime.ray_fleet import open_ray_fleet
 from swe_ai_fleet.runtime.replicas import Drains, LeaseKeeper, drained, open_drains, open_leases
 from swe_ai_fleet.runtime.run_deps import COUNCILS_BUCKET, council_store, model_prices, profile_settings
-from swe_ai_fleet.runtime.spending import SPENDING_BUCKET, SPENDING_KEPT_SECONDS, TenantSpending
 from swe_ai_fleet.runtime.tool_services import tool_access, with_isolation_level
 from swe_ai_fleet.sandbox import prepare_for_processes
 from swe_ai_fleet.settings import Settings
@@ -76,7 +75,6 @@ class Stack:
     model: ModelPool
     view: MeasuredFleetView
     meter: Meter
-    spending: TenantSpending
     storage: StorageUsage
     leases: LeaseKeeper
     erasures: Erasures
@@ -194,11 +192,6 @@ async def open_stack(
             Meter(lambda start: log.everything(from_sequence=start, follow=True), snapshots=snapshots)
         )
         await log.bucket(TEST_RUNS_BUCKET, ttl_seconds=TEST_RUNS_KEPT_SECONDS, max_bytes=TEST_RUNS_BYTES)
-        spending = TenantSpending(await log.bucket(SPENDING_BUCKET, ttl_seconds=SPENDING_KEPT_SECONDS))
-
-        async def spent(tenant: str) -> int:
-            return await meter.spent_today(tenant) + await spending.today(tenant)
-
         storage = await stack.enter_async_context(
             StorageUsage(
                 {"events": log.sizes("AGENT_EVENTS"), "results": log.sizes("AGENT_RESULTS"), "blobs": log.sizes()},
@@ -234,7 +227,7 @@ async def open_stack(
                 profiles=profile_settings(settings),
                 priced=bool(model_prices(settings)),
                 councils=councils,
-                quotas=Quotas(rules=ruled, spent=spent, stored=storage.bytes_of, kept=room.storage),
+                quotas=Quotas(rules=ruled, spent=meter.spent_today, stored=storage.bytes_of, kept=room.storage),
                 kept_seconds=settings.event_days * DAY_SECONDS,
                 snapshots=snapshots,
             )
@@ -259,7 +252,6 @@ async def open_stack(
             model=model,
             view=view,
             meter=meter,
-            spending=spending,
             storage=storage,
             leases=replicas,
             erasures=erasures,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from swe_ai_fleet.domain.errors import NotFound, Unavailable
+from swe_ai_fleet.extensions.chat.session import ChatMessage
 from swe_ai_fleet.runtime.execution_tools import CheckSummary, ExecutionDetail, ExecutionSummary
 from swe_ai_fleet.testing import Conversation, Script, Turn
 from tests.chat_script import COLOUR_CONVERSATIONS, SQUARES, answered, called, said
@@ -52,6 +53,24 @@ SCRIPT = Script(
     ),
     default=Conversation(turns=(answered("Hello."),)),
 )
+
+
+@dataclass(frozen=True)
+class Talk:
+    """A chat, spoken to in few words."""
+
+    chat: Any
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.chat, name)
+
+    async def told(self, session_id: str, text: str, **fields: Any) -> list[Any]:
+        """The progress, and the answer behind it."""
+        message = ChatMessage(session_id=session_id, text=text, **fields)
+        return [update async for update in self.chat.stream(message)]
+
+    async def send(self, session_id: str, text: str, **fields: Any) -> Any:
+        return (await self.told(session_id, text, **fields))[-1]
 
 
 @dataclass

@@ -6,7 +6,6 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +17,17 @@ from swe_ai_fleet.conversations import Channel
 from swe_ai_fleet.domain.errors import NotFound, PreconditionFailed, Unavailable
 from swe_ai_fleet.domain.memory import Memory
 from swe_ai_fleet.extensions.chat.opening import open_chats
+from swe_ai_fleet.in_process import MemoryLog
+from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import ScriptedModelServer
 from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
 from tests.chat_script import COLOUR
-from tests.extensions.chat.chat_parts import IDS, SCRIPT, Fleet
+from tests.extensions.chat.chat_parts import IDS, SCRIPT, Fleet, Talk
 from tests.markdown_v2 import parse
 from tests.memory_parts import Kept
+from tests.recorded_runs import cancel
+from tests.scripted_fleet import execution_deps
 
 SECRET = "hunter2-hunter2"
 
@@ -46,8 +49,13 @@ def store() -> MemoryKeyValue:
 
 
 @pytest.fixture
+def log() -> MemoryLog:
+    return MemoryLog()
+
+
+@pytest.fixture
 def opened(
-    server: ScriptedModelServer, fleet: Fleet, store: MemoryKeyValue, tmp_path: Path
+    server: ScriptedModelServer, fleet: Fleet, store: MemoryKeyValue, log: MemoryLog, tmp_path: Path
 ) -> Callable[..., AbstractAsyncContextManager[Any]]:
     """Opens one replica's chats of the fleet."""
 
@@ -55,8 +63,9 @@ def opened(
     async def chatting(**options: Any) -> AsyncIterator[Any]:
         settings = Settings(home=tmp_path, model_url=server.url, model="scripted", model_api_key=SECRET)
         given = {"store": store, "fleet": lambda _: fleet, "starter": lambda _: fleet} | options
-        async with open_chats(settings, **given) as chats:
-            yield chats("default")
+        deps = execution_deps(log, owner="one")
+        async with Executions(deps) as executions, open_chats(settings, executions=executions, **given) as chats:
+            yield Talk(chats("default"))
 
     return chatting
 
@@ -65,12 +74,6 @@ def opened(
 async def chat(opened: Callable[..., AbstractAsyncContextManager[Any]]) -> AsyncIterator[Any]:
     async with opened() as chat:
         yield chat
-
-
-async def kept(store: MemoryKeyValue) -> tuple[str, dict[str, Any]]:
-    """The only session, and its key."""
-    (entry,) = await store.entries("default.")
-    return entry.key, json.loads(entry.value)
 
 
 def read_notes() -> str:
@@ -100,7 +103,7 @@ class TestTurns:
         self, opened: Callable[..., AbstractAsyncContextManager[Any]]
     ) -> None:
         async with opened(tools=[leak]) as chat:
-            told = [one async for one in chat.stream("s", "Tell me the secret")]
+            told = await chat.told("s", "Tell me the secret")
             assert "hunter2" not in "".join(one.text for one in told) + repr(await chat.session("s"))
             assert "[masked]" in told[-1].text
             # Marks within it do not bring it through.
@@ -172,14 +175,14 @@ class TestTasks:
         assert first[1] == second[1]
 
     async def test_a_yes_that_got_lost_is_no_reason_to_say_that_nothing_was_started(
-        self, chat: Any, fleet: Fleet, server: ScriptedModelServer
+        self, chat: Any, fleet: Fleet, log: MemoryLog, server: ScriptedModelServer
     ) -> None:
         await chat.send("s", "Start a task that fixes the parser")
         fleet.hangs = asyncio.Event()
         yes = asyncio.create_task(chat.send("s", "yes"))
         await fleet.hangs.wait()
-        yes.cancel()
-        await asyncio.gather(yes, return_exceptions=True)
+        await cancel(log, "not now")
+        assert (await yes).stop_reason == "cancelled"
         await chat.send("s", "no")
         told = server.bodies[-1]["messages"][-1]["content"]
         assert "not known whether it was started" in told and "it is not started" not in told
@@ -245,35 +248,29 @@ class TestLongTermMemory:
 
 class TestSessions:
     async def test_another_replica_goes_on_one_message_at_a_time(
-        self, opened: Callable[..., AbstractAsyncContextManager[Any]], store: MemoryKeyValue
+        self,
+        opened: Callable[..., AbstractAsyncContextManager[Any]],
+        log: MemoryLog,
+        server: ScriptedModelServer,
     ) -> None:
         async with opened() as one, opened() as other:
             await one.send("s", "List the executions")
             answer = await other.send("s", "Show me the second one")
             assert answer.references[0].things[0].name == IDS[1]
             slow = asyncio.create_task(one.send("s", "a slow one"))
-            async with asyncio.timeout(10):
-                while not (await kept(store))[1].get("busy_until"):
-                    await asyncio.sleep(0.01)
+            await server.wait_until(in_flight=1)
             with pytest.raises(PreconditionFailed, match="being answered"):
                 await other.send("s", "Hello")
-            slow.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await slow
-            # What was broken off counts as never sent, and leaves the session free.
-            assert (await other.send("s", "Hello")).turn == 3
+            await cancel(log, "not now")
+            assert ((await slow).turn, (await other.send("s", "Hello")).turn) == (3, 4)
 
-    async def test_a_claim_of_a_process_that_died_runs_out(self, chat: Any, store: MemoryKeyValue) -> None:
-        await chat.send("s", "Hello")
-        key, session = await kept(store)
-        for seconds, refused in ((30, True), (-1, False)):
-            session["busy_until"] = (datetime.now(UTC) + timedelta(seconds=seconds)).isoformat()
-            # A turn that was kept before turns had references is read all the same.
-            session["turns"][0].pop("references", None)
-            await store.put(key, json.dumps(session).encode())
-            if refused:
-                with pytest.raises(PreconditionFailed):
-                    await chat.send("s", "Hello")
+    async def test_a_session_that_an_earlier_version_kept_goes_on(self, chat: Any, store: MemoryKeyValue) -> None:
+        """It had a claim of its own, and its messages are not in the log."""
+        old: dict[str, Any] = {"session_id": "s", "started_at": "2026-01-01T00:00:00+00:00", "nonce": "0" * 16}
+        old |= {"tenant": "default", "busy_until": "2100-01-01T00:00:00+00:00", "count": 1}
+        old["turns"] = [{"number": 1, "text": "Hi", "answer": "Hello.", "message_id": "m1"}]
+        await store.put("default.s", json.dumps(old).encode())
+        assert (await chat.send("s", "Hi", message_id="m1")).repeated
         assert (await chat.send("s", "Hello")).turn == 2
 
     async def test_sessions_are_listed_and_ended_and_the_same_message_is_answered_once(

@@ -16,18 +16,21 @@ from google.protobuf.message import Message
 
 from fleet.conversation.v1 import conversation_pb2 as pb
 from fleet.conversation.v1.conversation_pb2_grpc import ConversationServiceStub
-from services.grpc_server import serve_grpc
+from fleet.orchestrator.v1 import orchestrator_pb2 as fleet
+from fleet.orchestrator.v1.orchestrator_pb2_grpc import OrchestratorServiceStub
+from services.grpc_server import serve_grpc, service_of
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, RepoRef, Task, TaskKind
 from swe_ai_fleet.extensions import load_parts
 from swe_ai_fleet.in_process import MemoryLog
 from swe_ai_fleet.orchestrator.execution_context import ExecutionDeps
 from swe_ai_fleet.orchestrator.executions import Executions
-from swe_ai_fleet.runtime.spending import TenantSpending
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import Conversation, Script, ScriptedModelServer, Turn
 from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
+from swe_ai_fleet.watching.events import audit_document
 from tests.chat_script import answered, called, said
 from tests.fleet_command import Ran, Shell, ended
+from tests.orchestrator_service import servicer_of
 from tests.scripted_fleet import ScriptedFleet, ScriptedModel
 from tests.scripted_workspaces import ScriptedWorkspaces
 
@@ -53,7 +56,6 @@ class Service:
     channel: grpc.aio.Channel
     executions: Executions
     settings: Settings
-    spending: TenantSpending
 
     @property
     def stub(self) -> ConversationServiceStub:
@@ -62,6 +64,9 @@ class Service:
     async def call(self, request: Message):
         method = type(request).__name__.removesuffix("Request")
         return await getattr(self.stub, method)(request, metadata=METADATA)
+
+    async def fleet(self, rpc: str, request: Message):
+        return await getattr(OrchestratorServiceStub(self.channel), rpc)(request, metadata=METADATA)
 
     async def send(self, session_id: str, text: str, **fields: object) -> list[pb.SendResponse]:
         request = pb.SendRequest(session_id=session_id, text=text, **fields)  # type: ignore[arg-type]
@@ -98,16 +103,14 @@ async def served(home: Path) -> AsyncIterator[Service]:
         return store
 
     async with ScriptedModelServer(SCRIPT) as model, Executions(deps) as executions:
-        settings, spending = (
-            Settings(home=home, model_url=model.url, model="scripted"),
-            TenantSpending(MemoryKeyValue()),
-        )
+        settings = Settings(home=home, model_url=model.url, model="scripted")
         kept = SimpleNamespace(bucket=bucket)
-        stack = {"settings": settings, "executions": executions, "log": kept, "spending": spending, "context": None}
+        stack = {"settings": settings, "executions": executions, "log": kept, "context": None}
         async with open_service(SimpleNamespace(**stack)) as service:
-            serving = serve_grpc([service], "127.0.0.1:0", TOKEN, _ready, grace_seconds=0.1)
+            orchestrator = service_of(servicer_of(executions, log))
+            serving = serve_grpc([service, orchestrator], "127.0.0.1:0", TOKEN, _ready, grace_seconds=0.1)
             async with serving as address, grpc.aio.insecure_channel(address) as channel:
-                yield Service(address, channel, executions, settings, spending)
+                yield Service(address, channel, executions, settings)
 
 
 async def _ready() -> bool:
@@ -132,7 +135,6 @@ class TestRpcs:
         assert answer.pages[0].startswith("Here is *everything*\\.")
         assert [row.cells[2] for row in answer.tables[0].rows] == ["Do task-2", "Do task-1"]
         assert answer.model_calls == 2
-        assert await service.spending.today(DEFAULT_TENANT) == answer.prompt_tokens + answer.completion_tokens > 0
         second = await service.answer("s", "Show me the second one")
         turns = (await service.call(pb.GetConversationRequest(session_id="s"))).conversation.turns
         assert [list(turn.tables) for turn in turns] == [list(answer.tables), list(second.tables)]
@@ -142,27 +144,38 @@ class TestRpcs:
     async def test_a_yes_starts_the_task_on_the_fleet(self, service: Service) -> None:
         proposed = await service.answer("s", "Mend the parser please")
         assert proposed.task_proposed
-        assert list(service.executions.projection.select(DEFAULT_TENANT)) == []
+        assert {state.task.kind for state in service.executions.projection.select(DEFAULT_TENANT)} == {TaskKind.CHAT}
         started = await service.answer("s", "yes")
         state = await service.executions.wait(DEFAULT_TENANT, started.execution_id)
         assert (state.task.description, state.task.repo.location) == ("Fix the parser", "/srv/app")
 
-    async def test_a_caller_that_goes_away_ends_the_work_and_frees_the_session(self, service: Service) -> None:
-        async def answer() -> pb.Answer | None:
-            try:
-                return await service.answer("s", "Hi")
-            except grpc.aio.AioRpcError as fault:
-                assert fault.code() is grpc.StatusCode.FAILED_PRECONDITION
-                return None
-
-        slow = asyncio.ensure_future(service.send("s", "a slow one"))
+    async def test_a_message_is_an_execution_that_outlives_its_caller(self, service: Service) -> None:
+        slow = asyncio.ensure_future(service.send("s", "a slow one", message_id="m"))
         while not (await service.call(pb.ListConversationsRequest())).conversations:
             pass
-        assert await answer() is None
         slow.cancel()
-        while (answered_ := await answer()) is None:
-            pass
-        assert (answered_.turn, answered_.text) == (1, "Hello.")
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await service.answer("s", "Hi")
+        assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+        (listed,) = (await service.fleet("ListExecutions", fleet.ListExecutionsRequest(task_id="s"))).executions
+        assert (listed.kind, listed.task_description) == (fleet.EXECUTION_KIND_CHAT, "a slow one")
+        again = asyncio.ensure_future(service.answer("s", "a slow one", message_id="m"))
+        cancel = fleet.CancelExecutionRequest(execution_id=listed.execution_id, reason="not now")
+        await service.fleet("CancelExecution", cancel)
+        assert ((await again).stop_reason, "not now" in (await again).text) == ("cancelled", True)
+        assert ((await service.answer("s", "Hi")).turn, (await service.answer("s", "Hi")).turn) == (2, 3)
+
+    async def test_its_run_is_audited_and_its_tokens_are_its_executions(self, service: Service) -> None:
+        answer = await service.answer("s", "What runs here?")
+        (listed,) = (await service.fleet("ListExecutions", fleet.ListExecutionsRequest(task_id="s"))).executions
+        shown = (
+            await service.fleet("GetExecution", fleet.GetExecutionRequest(execution_id=listed.execution_id))
+        ).execution
+        spent = answer.prompt_tokens, answer.completion_tokens
+        assert (shown.usage.prompt_tokens, shown.usage.completion_tokens) == spent and sum(spent) > 0
+        stored = [event async for event in service.executions.watch(DEFAULT_TENANT, listed.execution_id)]
+        (verdict,) = audit_document(listed.execution_id, stored).verdicts(None)
+        assert (verdict.agent_id, verdict.intact, bool(verdict.recorded_head)) == ("assistant", True, True)
 
     async def test_sessions_are_shown_listed_and_ended(self, service: Service) -> None:
         for name in ("a", "b", "c"):

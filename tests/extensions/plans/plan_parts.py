@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
 
-from swe_ai_fleet.domain.task import DEFAULT_TENANT
-from swe_ai_fleet.extensions.plans.drive import Plans, TenantPlanner
+from swe_ai_fleet.domain.task import DEFAULT_TENANT, TaskKind
+from swe_ai_fleet.extensions.plans.drive import PlanDriver, TenantPlanner
 from swe_ai_fleet.extensions.plans.session import PlanSession, PlanTools
 from swe_ai_fleet.extensions.plans.sessions import PlanSessions
 from swe_ai_fleet.extensions.plans.store import KeyValueSessions
@@ -39,7 +39,7 @@ async def plans_in(
     deps = execution_deps(log, owner=me or f"process-{uuid.uuid4().hex}")
     replicas = SimpleNamespace(me=me, alive=alive) if alive is not None else None
     executions = await place.stack.enter_async_context(Executions(deps, replicas=replicas))
-    await place.stack.enter_async_context(executions.planning(Plans(lambda _: planner)))
+    await place.stack.enter_async_context(executions.driving(TaskKind.PLAN, PlanDriver(lambda _: planner)))
     return PlanSessions(executions, planner, tenant=DEFAULT_TENANT)
 
 

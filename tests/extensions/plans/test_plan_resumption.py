@@ -9,31 +9,23 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from swe_ai_fleet.codec import to_json
-from swe_ai_fleet.domain.audit import verify
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.domain.event import (
-    CONTROL_SUBJECT,
     ApprovalAwaited,
     BreakpointsSet,
-    CancelRequested,
     Event,
     ExecutionFinished,
     ExecutionStatus,
     ModelReplied,
-    RunFinished,
     StoredEvent,
     ToolFinished,
-    ToolStarted,
-    Writer,
 )
 from swe_ai_fleet.domain.execution import ExecutionState, fold
-from swe_ai_fleet.domain.run import INTERRUPTED, sub_agent_usage
+from swe_ai_fleet.domain.run import sub_agent_usage
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.extensions.plans.requests import AwaitingApproval, PlanResult
 from swe_ai_fleet.extensions.plans.session import PlanSession, SessionStatus
@@ -41,6 +33,7 @@ from swe_ai_fleet.extensions.plans.store import KeyValueSessions
 from swe_ai_fleet.in_process import MemoryKeyValue, MemoryLog
 from swe_ai_fleet.testing import Turn
 from tests.extensions.plans.plan_parts import plans_in
+from tests.recorded_runs import cancel, check, cut, of
 from tests.sub_agent_world import PLANNER, RESEARCHER, SESSION, call, says, world
 
 GOAL, GAP = "Round invoice totals", "Stripe API"
@@ -76,44 +69,6 @@ class Kept(KeyValueSessions):
 
     def last(self, status: SessionStatus) -> PlanSession:
         return next(session for session in reversed(self.put_so_far) if session.status is status)
-
-
-def cut(events: Sequence[Event], count: int) -> MemoryLog:
-    """A log that holds so many events."""
-    log = MemoryLog()
-    for event in events[:count]:
-        _, _, generation, ordinal = event.id.split("/")
-        writer = Writer(
-            tenant=event.tenant,
-            execution_id=event.execution_id,
-            task_id=event.task_id,
-            agent_id=event.agent_id,
-            generation=int(generation),
-        )
-        log.store(writer, int(ordinal), to_json(event))
-    return log
-
-
-def of(events: Sequence[Event], agent_id: str, kind: type) -> list[Any]:
-    return [event.body for event in events if event.agent_id == agent_id and isinstance(event.body, kind)]
-
-
-def check(log: MemoryLog, agent_id: str, cut_at: Sequence[Event]) -> list[str]:
-    """One chain, no reply and no call twice; the operations whose calls were closed as interrupted."""
-    events = log.events
-    entries = [body.entry for body in of(events, agent_id, ToolStarted | ToolFinished)]  # type: ignore[arg-type]
-    (finished,) = of(events, agent_id, RunFinished)
-    assert verify(entries, head=finished.audit_head) is None
-    ended = [body.entry.call_id for body in of(events, agent_id, ToolFinished)]
-    assert len(ended) == len(set(ended))
-    steps = [body.step for body in of(events, agent_id, ModelReplied)]
-    assert steps == sorted(set(steps))
-    before = {body.entry.call_id for body in of(cut_at, agent_id, ToolFinished)}
-    begun = {body.entry.call_id for body in of(cut_at, agent_id, ToolStarted)} - before
-    lost = [body for body in of(events, agent_id, ToolFinished) if body.result.error == INTERRUPTED]
-    # What had begun and of which nothing is known, and that alone.
-    assert {body.entry.call_id for body in lost} == begun
-    return [body.entry.operation for body in lost]
 
 
 def execution(log: MemoryLog) -> ExecutionState:
@@ -178,7 +133,7 @@ async def test_cut_off_anywhere_a_proposal_and_what_follows_its_approval_go_on(t
 
         # Every third event: each kind is the last one of some log.
         for count in range(1, approved_at + 1, 3):
-            log = cut(whole.events, count)
+            log = cut(whole, count)
             before = log.events
             kinds = [type(event.body).__name__ for event in before]
             asked = len(place.server.bodies)
@@ -194,7 +149,7 @@ async def test_cut_off_anywhere_a_proposal_and_what_follows_its_approval_go_on(t
             assert sum(str(body["messages"][0]["content"]).startswith(SESSION) for body in new) == 2 - replied, kinds
 
         for count in range(approved_at + 1, len(whole.events) + 1, 3):
-            log = cut(whole.events, count)
+            log = cut(whole, count)
             before = log.events
             kinds = [type(event.body).__name__ for event in before[approved_at:]]
             replied = len(of(before, "planner-2", ModelReplied))
@@ -216,15 +171,6 @@ async def test_cut_off_anywhere_a_proposal_and_what_follows_its_approval_go_on(t
             state = execution(log)
             assert (state.status, state.usage.total_tokens) == (ExecutionStatus.COMPLETED, carried.usage.total_tokens)
             assert state.pending == ()
-
-
-async def cancel(log: MemoryLog, reason: str) -> None:
-    """Cancel the only execution of a log."""
-    state = execution(log)
-    caller = Writer(
-        tenant=state.task.tenant, execution_id=state.execution_id, task_id="s1", agent_id=CONTROL_SUBJECT, generation=0
-    )
-    await log.tell(caller, CancelRequested(reason=reason))
 
 
 async def test_a_process_that_lost_its_session_stops(tmp_path: Path) -> None:

@@ -14,10 +14,8 @@ from swe_ai_fleet.in_process import MemoryLog
 from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.orchestrator.meter import Meter
 from swe_ai_fleet.orchestrator.quotas import Quotas
-from swe_ai_fleet.runtime.spending import TenantSpending
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import Conversation, Script, ScriptedModelServer, Turn
-from swe_ai_fleet.testing.memory_stores import MemoryKeyValue
 from tests.scripted_fleet import execution_deps
 
 ANSWERS = Script(conversations=(Conversation(predicate=lambda _: True, turns=(Turn(content="Well."),)),))
@@ -25,10 +23,10 @@ ANSWERS = Script(conversations=(Conversation(predicate=lambda _: True, turns=(Tu
 
 async def test_plans_use_up_the_day_of_their_tenant(tmp_path: Path) -> None:
     """What agents of plans say stands in the log, and is counted there and nowhere else."""
-    spending, log = TenantSpending(MemoryKeyValue()), MemoryLog()
+    log = MemoryLog()
 
     async def spent(tenant: str) -> int:
-        return await meter.spent_today(tenant) + await spending.today(tenant)
+        return await meter.spent_today(tenant)
 
     quotas = Quotas(rules=lambda tenant: TenantRules(tenant=tenant, quota=Quota(tokens_per_day=1)), spent=spent)
     async with (
@@ -41,8 +39,8 @@ async def test_plans_use_up_the_day_of_their_tenant(tmp_path: Path) -> None:
             open_tenant_plans(settings, executions=executions) as plans,
         ):
             assert await quotas.check_tokens("small") == 1
-            await plans.of("small").execute_plan("Find out what is new.", session_id="s")
-            usage = (await plans.of("small").session("s")).usage
+            await plans("small").execute_plan("Find out what is new.", session_id="s")
+            usage = (await plans("small").session("s")).usage
         assert usage.model_calls > 0
         async with asyncio.timeout(10):
             while await spent("small") < usage.total_tokens:

@@ -166,7 +166,7 @@ async def replica(
             starter=lambda _: view,
             repositories=workspace_provider(settings),
         ) as plans:
-            service = service_of(PlanningServicer(plans=lambda _: plans.of(tenant), mask=Secrets([HIDDEN])))
+            service = service_of(PlanningServicer(plans=lambda _: plans(tenant), mask=Secrets([HIDDEN])))
             serving = serve_grpc([service], "127.0.0.1:0", TOKEN, _ready, grace_seconds=0.1)
             async with serving as address, grpc.aio.insecure_channel(address) as channel:
                 yield Replica(

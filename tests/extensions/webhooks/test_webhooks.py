@@ -23,7 +23,8 @@ from services.grpc_server import serve_grpc
 from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.domain.approval import ApprovalDecision, ApprovalResolution
 from swe_ai_fleet.domain.errors import InvalidRequest
-from swe_ai_fleet.domain.task import DEFAULT_TENANT, RepoRef, Task, TaskKind
+from swe_ai_fleet.domain.event import ExecutionFinished, ExecutionStarted, ExecutionStatus, Writer
+from swe_ai_fleet.domain.task import DEFAULT_TENANT, PinnedRepository, RepoRef, Task, TaskKind
 from swe_ai_fleet.extensions.webhooks.sender import Schedule
 from swe_ai_fleet.extensions.webhooks.service import open_notifications
 from swe_ai_fleet.orchestrator.executions import Executions
@@ -357,3 +358,18 @@ async def test_secrets_are_told_once(world: World, nats: EmbeddedNats, capsys: p
     assert "Fleet-Reason" in stored
     for where in (shown, text.out, text.err, stored):
         assert "very-secret" not in where and made.secret.removeprefix("whsec_") not in where
+
+
+async def test_messages_of_chats_are_not_told(world: World) -> None:
+    task_id, unread = a_name(), PinnedRepository(tenant=DEFAULT_TENANT, location="", commit="")
+    async with world.served() as service:
+        webhook_id = (await service.told(world.receiver.url("/chats"), task_id)).webhook.webhook_id
+        for kind in (TaskKind.CHAT, TaskKind.PLAN):
+            task = Task(task_id=f"{task_id}-{kind}", kind=kind, description="Hello", repo=RepoRef(location=""))
+            writer = Writer(tenant=DEFAULT_TENANT, execution_id=task.execution_id, task_id=task.task_id, generation=9)
+            # Nobody drives it.
+            await world.log.tell(writer, ExecutionStarted(task=task, repository=unread, fingerprint=""))
+            await world.log.tell(writer, ExecutionFinished(status=ExecutionStatus.COMPLETED, duration_ms=1))
+        await service.settled(webhook_id, 1)
+        await service.idle(webhook_id)
+        assert [content(message)["data"]["kind"] for message in world.receiver.on("/chats")] == ["plan"]

@@ -5,7 +5,7 @@ import { navigate } from "../router";
 import { lines } from "../submission/form";
 import { Button, Empty, Loading, Markdown, ProblemBanner, TextArea, useLoad } from "../ui";
 import { TurnView } from "./answer";
-import { ask, conversation, type Answer, type Message, type ToolStep, type Turn } from "./sending";
+import { ask, conversation, stop, type Answer, type Message, type ToolStep, type Turn } from "./sending";
 
 function turnOf(message: Message, answer: Answer): Turn {
   return {
@@ -120,7 +120,7 @@ export function ConversationView({ session, fresh, onAnswered }: { session: stri
                   <Markdown text={draft} />
                 </div>
               )}
-              <Button small onClick={() => asking.current?.abort()}>
+              <Button small onClick={() => void stop(session).catch(setProblem)}>
                 Stop
               </Button>
             </div>

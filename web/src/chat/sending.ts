@@ -1,5 +1,5 @@
 // One message on its way: what a chat answers, as it comes.
-import { call, Problem, send, serverSentEvents } from "../api";
+import { call, get, post, Problem, send, serverSentEvents } from "../api";
 
 export interface NamedThing {
   kind: string;
@@ -120,6 +120,14 @@ export async function ask(
     }
   }
   throw new Problem("The answer broke off", 0, "The connection ended before the answer was there.", "UNAVAILABLE", "", "Send it again: nothing is done twice.");
+}
+
+/** Stops the message that is being answered; its answer then says so. Raises Problem. */
+export async function stop(session: string): Promise<void> {
+  const found = await get<{ executions: { execution_id: string }[] }>("/api/executions", { task_id: session, page_size: 1 });
+  for (const { execution_id: id } of found.executions) {
+    await post(`/api/executions/${encodeURIComponent(id)}/cancel`, { reason: "stopped in the chat" });
+  }
 }
 
 /** A conversation; nothing where it has not begun. Raises Problem. */

@@ -62,8 +62,8 @@ class ConversationServiceServicer:
     """
 
     def Send(self, request, context):
-        """Answers a message. Progress comes first, `answer` last. A call that ends before that ends the work, and the
-        message counts as never sent.
+        """Answers a message, which is an execution of its session. Progress comes first, `answer` last. A call that ends before
+        that ends nothing: the session keeps the answer, and the same `message_id` gets it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -84,7 +84,7 @@ class ConversationServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def EndConversation(self, request, context):
-        """Forgets a session. What it keeps in long-term memory stays.
+        """Forgets a session; a message of it that has no answer yet is cancelled. What it keeps in long-term memory stays.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

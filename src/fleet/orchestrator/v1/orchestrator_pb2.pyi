@@ -42,6 +42,7 @@ class ExecutionKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     EXECUTION_KIND_WORKFLOW: _ClassVar[ExecutionKind]
     EXECUTION_KIND_JUDGEMENT: _ClassVar[ExecutionKind]
     EXECUTION_KIND_PLAN: _ClassVar[ExecutionKind]
+    EXECUTION_KIND_CHAT: _ClassVar[ExecutionKind]
 
 class ApprovalPolicy(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -151,6 +152,7 @@ EXECUTION_KIND_ORCHESTRATION: ExecutionKind
 EXECUTION_KIND_WORKFLOW: ExecutionKind
 EXECUTION_KIND_JUDGEMENT: ExecutionKind
 EXECUTION_KIND_PLAN: ExecutionKind
+EXECUTION_KIND_CHAT: ExecutionKind
 APPROVAL_POLICY_UNSPECIFIED: ApprovalPolicy
 APPROVAL_POLICY_NONE: ApprovalPolicy
 APPROVAL_POLICY_PLAN: ApprovalPolicy

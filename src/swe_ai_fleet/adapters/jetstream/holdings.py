@@ -347,7 +347,7 @@ def _owns(tenant: str, key: str) -> bool:
 
 def _task_in(key: str, following: int) -> str:
     """The task id in a key; an id with characters that keys may not have is written as `=` and hexadecimal digits."""
-    tokens = key.split(".")
+    tokens = _BEFORE_TENANT.sub("", key).split(".")
     name = ".".join(tokens[1 : len(tokens) - following])
     with suppress(ValueError):
         return bytes.fromhex(name.removeprefix("=")).decode() if name.startswith("=") else name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal, TypedDict, cast
@@ -34,7 +34,7 @@ from swe_ai_fleet.domain.json_values import mapping
 from swe_ai_fleet.domain.message import ModelCapabilities, Sampling, ToolMessage
 from swe_ai_fleet.domain.text import now
 from swe_ai_fleet.domain.tool import OperationSpec, ToolResult
-from swe_ai_fleet.ports import ChatModel, SecretMask
+from swe_ai_fleet.ports import ChatModel, Journal, SecretMask
 from swe_ai_fleet.tools.audit import AuditTrail
 from swe_ai_fleet.tools.base_tool import BaseTool
 from swe_ai_fleet.tools.builtin.fetching import Network
@@ -97,11 +97,23 @@ class AgentTask:
 
 
 class Narration:
-    """A `Journal` that collects whole results by call id, updates the task, and turns each event into a response."""
+    """A `Journal` that collects whole results by call id, updates the task, and turns each event into a response.
 
-    def __init__(self, task: AgentTask, on_response: Callable[[AgentResponse], None]) -> None:
+    Events are written to `journal`, where there is one; whole results go to `store`, too.
+    """
+
+    def __init__(
+        self,
+        task: AgentTask,
+        on_response: Callable[[AgentResponse], None],
+        *,
+        journal: Journal | None = None,
+        store: Callable[[bytes], Awaitable[BlobRef]] | None = None,
+    ) -> None:
         self._task = task
         self._on_response = on_response
+        self._journal = journal
+        self._store = store
         self._writer = Writer(tenant="", execution_id=task.id, task_id=task.id)
         self._ordinal = 0
         self._kept: dict[str, str] = {}
@@ -111,9 +123,13 @@ class Narration:
         task.results = self.results
 
     async def append(self, body: EventBody) -> Event:
-        return self.post(body)
+        event = self.post(body)
+        await self.flush()
+        return event
 
     def post(self, body: EventBody) -> Event:
+        """Tell of an event, once its journal has taken it. Raises as the journal does."""
+        event = self._event(body) if self._journal is None else self._journal.post(body)
         match body:
             case ModelReplied():
                 self._replied(body)
@@ -134,17 +150,24 @@ class Narration:
                 self.log(body.method, "history_condensed", step=body.step, **counts)
             case _:
                 self.log(body.type, body.type)
+        return event
+
+    def _event(self, body: EventBody) -> Event:
         self._ordinal += 1
         return self._writer.event(body, ordinal=self._ordinal, at=now())
 
     async def flush(self) -> None:
-        """Nothing is buffered."""
+        """Have what was posted written; without a journal nothing is buffered."""
+        if self._journal is not None:
+            await self._journal.flush()
 
     async def keep(self, data: bytes) -> BlobRef:
         digest = hashlib.sha256(data).hexdigest()
         if digest not in self._kept and self._kept_bytes + len(data) <= MAX_KEPT_BYTES:
             self._kept[digest] = data.decode("utf-8", "replace")
             self._kept_bytes += len(data)
+        if self._store is not None:
+            return await self._store(data)
         return BlobRef(name=f"{self._task.id}/{digest}", digest=digest, size=len(data), media_type="text/plain")
 
     def log(self, value: str, event: str, **metadata: object) -> None:
@@ -265,9 +288,12 @@ class Setup:
         asking = (REQUEST_TOOLS,) if self.idle else ()
         return (*(spec.name for spec in self.specs), *self.idle, *asking, FINAL_ANSWER)
 
-    def toolbox(self, narration: Narration, task: AgentTask) -> Toolbox:
+    def toolbox(self, narration: Narration, task: AgentTask, *, trail: AuditTrail | None = None) -> Toolbox:
+        """The tools of a run; a `trail` is that of a run in the log, whose events are narrated too."""
+        if trail is not None:
+            trail.journal = narration
         pipeline = Pipeline(
-            trail=AuditTrail(execution_id=task.id, journal=narration),
+            trail=trail or AuditTrail(execution_id=task.id, journal=narration),
             mask=self.mask,
             store=narration.keep,
             cache=ResultCache(outside=True),

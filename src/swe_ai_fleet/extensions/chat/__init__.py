@@ -1,7 +1,7 @@
 """Chats with the fleet: by its gRPC service, on the command line, in a program (`ChatSession`), by Telegram.
 
-`chat` runs sessions, `store` keeps them; answers in the format of a channel are made by
-`swe_ai_fleet.conversations`, which webhooks use, too.
+`chat` takes what people say, `drive` has it answered, `session` keeps it; answers in the format of a channel are made
+by `swe_ai_fleet.conversations`, which webhooks use, too.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ __all__ = ["EXTENSION", "ChatSession"]
 
 EXTENSION = Extension(
     buckets={"TELEGRAM": "fleet"},
+    task_buckets={"CHATS": 0},
     services="service:open_service",
     exports=("ChatSession",),
     commands={

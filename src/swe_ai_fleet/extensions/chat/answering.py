@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 
 import structlog
 
 from swe_ai_fleet.agents.function_calling.caller import documentation
-from swe_ai_fleet.agents.function_calling.setup import AgentResponse, Setup
+from swe_ai_fleet.agents.function_calling.setup import Setup, Tool, gathered
 from swe_ai_fleet.agents.recollections import presented
 from swe_ai_fleet.agents.references.naming import Naming, last_list
 from swe_ai_fleet.agents.references.phrases import NamedThing
@@ -19,20 +18,21 @@ from swe_ai_fleet.conversations.document import Table, read
 from swe_ai_fleet.conversations.pages import Channel, pages, rendered
 from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import FleetError
-from swe_ai_fleet.domain.json_values import mappings
 from swe_ai_fleet.domain.memory import MemoryScope
 from swe_ai_fleet.domain.message import AssistantMessage, Message, SystemMessage, ToolMessage, UserMessage
 from swe_ai_fleet.domain.text import well_formed
+from swe_ai_fleet.domain.tool import ToolResult
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.extensions.chat import reply_run
-from swe_ai_fleet.extensions.chat.reply_run import ChatRules, Reply, reply_to
-from swe_ai_fleet.extensions.chat.session import MAX_ANSWER_CHARS, ChatState, ChatTurn, shown_again
+from swe_ai_fleet.extensions.chat.reply_run import ChatRules, Recording, Reply, reply_to
+from swe_ai_fleet.extensions.chat.session import MAX_ANSWER_CHARS, ChatMessage, ChatState, ChatTurn, shown_again
 from swe_ai_fleet.extensions.chat.tools import (
     TurnContext,
     asks_to_remember,
     decision,
     fleet_tools,
     keep,
+    proposal_in,
     proposed,
     table_of,
     to_remember,
@@ -40,7 +40,6 @@ from swe_ai_fleet.extensions.chat.tools import (
 )
 from swe_ai_fleet.ports import ChatModel, Memories
 from swe_ai_fleet.runtime.execution_tools import FleetView, Proposal, TaskStarter
-from swe_ai_fleet.tools.registry import FINAL_ANSWER
 from swe_ai_fleet.tools.secrets import Secrets
 
 MAX_TABLES = 3
@@ -53,13 +52,11 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answered:
-    """A turn and what else it came to; its `references` are whole here, in the turn as they are shown again."""
+    """A turn and what else it came to."""
 
     turn: ChatTurn
     things: tuple[NamedThing, ...] = ()
-    references: tuple[ResolvedPhrase, ...] = ()
     proposal: Proposal | None = None
-    usage: Usage = field(default_factory=Usage)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,38 +77,45 @@ class Answering:
     model: ChatModel
     setup: Setup
     rules: ChatRules
-    fleet: FleetView | None
-    starter: TaskStarter | None
-    memories: Memories | None
-    secrets: Secrets
-    system_prompt: str
+    fleet: FleetView | None = None
+    starter: TaskStarter | None = None
+    memories: Memories | None = None
+    secrets: Secrets = field(default_factory=Secrets)
+    system_prompt: str = reply_run.SYSTEM_PROMPT
 
-    async def answer(
-        self,
-        session: ChatState,
-        text: str,
-        now: str,
-        tell: Callable[[AgentResponse], None],
-        *,
-        seen_turn: int | None = None,
-    ) -> Answered:
-        """Answer a message. Model faults and spent limits are in the answer; bugs are raised.
+    def offering(self, tools: Sequence[Tool]) -> Answering:
+        """The same with these tools beside the fleet's own: functions, BaseTools, toolkits, names of registered tools.
+
+        Raises ValueError (two of one name).
+        """
+        by_name, kits, idle = gathered(tools, one_line_doc=True, tool_timeout=self.setup.tool_timeout)
+        setup = replace(
+            self.setup,
+            tools=by_name,
+            toolkits=kits,
+            idle=idle,
+            limits=self.rules.limits,
+            retry_waits=self.rules.retry_waits,
+            mask=self.secrets,
+            stream=True,
+        )
+        return replace(self, setup=setup)
+
+    async def answer(self, session: ChatState, message: ChatMessage, now: str, recording: Recording) -> Answered:
+        """Answer a message. Model faults and spent limits are in the answer; faults of the log and bugs are raised.
 
         Args:
             session: Its state before the message.
-            text: The message.
+            message: The message.
             now: The time, ISO 8601.
-            tell: Called with the progress.
-            seen_turn: The last turn whose answer the person had seen: a yes confirms a proposal of that turn, and
-                no later one. None: the last one.
+            recording: Where the run of the model is recorded; an earlier process may have begun it.
         """
-        turn = session.count + 1
+        turn, text = message.number, message.text
         naming = Naming(turn, first_group=session.groups + 1)
         naming.person(text, session.things)
         waiting = session.waiting
-        reply = decision(text) if waiting else ""
-        if waiting and self.starter is not None and self.starts(session, text, seen_turn):
-            return await self._started(self.starter, session.trying(), waiting, text, naming)
+        if waiting and self.starter is not None and self._starts(waiting, message):
+            return await self._started(self.starter, session.tried(waiting), message, naming)
         references = resolve(text, (*session.things, *naming.things), turn=turn, stale_turns=self.rules.stale_turns)
         if ask := question(references):
             naming.answer(ask)
@@ -123,7 +127,7 @@ class Answering:
                 messages=(UserMessage(content=text), AssistantMessage(content=ask)),
                 references=shown_again(references),
             )
-            return Answered(turn=asked, things=tuple(naming.things), references=references)
+            return Answered(turn=asked, things=tuple(naming.things))
         for reference in references:
             if reference.standing is Certainty.RESOLVED:
                 naming.chosen(reference.things)
@@ -134,34 +138,38 @@ class Answering:
             now=now,
             nonce=session.nonce,
         )
-        notes = [await self._recalled(context), note(references)]
-        if waiting:
-            left = reply_run.DECLINED if reply == "no" else reply_run.LAPSED
+        setup = self._setup(context)
+
+        async def opening() -> tuple[Message, ...]:
+            content = await self._content(session, context, note(references))
+            system = SystemMessage(content=self._system(setup))
+            return (system, *session.model_messages, UserMessage(content=content))
+
+        def resumed(results: Sequence[ToolResult]) -> None:
+            context.proposal = proposal_in(results)
+
+        reply = await reply_to(
+            text, opening, resumed, model=self.model, setup=setup, rules=self.rules, recording=recording
+        )
+        return self._replied(message, reply, naming, references)
+
+    def _starts(self, waiting: Proposal, message: ChatMessage) -> bool:
+        """Whether a message is the person's yes to a task that was proposed, and that the person had seen."""
+        return message.seen_turn in (None, waiting.turn) and decision(message.text) == "yes"
+
+    async def _content(self, session: ChatState, context: TurnContext, about: str) -> str:
+        """What the model reads of a message: the person's words, behind notes of the system where there are any."""
+        notes = [await self._recalled(context), about]
+        if waiting := session.waiting:
+            left = reply_run.DECLINED if decision(context.text) == "no" else reply_run.LAPSED
             notes.append(reply_run.UNSURE if waiting.key else left)
         notes.append(await self._remember(context))
-        return await self._replied(session, text, [text for text in notes if text], context, naming, references, tell)
+        given = [text for text in notes if text]
+        return "\n\n".join([*given, reply_run.MESSAGE, context.text]) if given else context.text
 
-    def starts(self, session: ChatState, text: str, seen_turn: int | None) -> bool:
-        """Whether a message is the person's yes to a task that was proposed, and that the person had seen."""
-        waiting = session.waiting
-        seen = waiting is not None and (seen_turn is None or seen_turn == waiting.turn)
-        return seen and self.starter is not None and decision(text) == "yes"
-
-    async def _replied(
-        self,
-        session: ChatState,
-        text: str,
-        notes: Sequence[str],
-        context: TurnContext,
-        naming: Naming,
-        references: tuple[ResolvedPhrase, ...],
-        tell: Callable[[AgentResponse], None],
+    def _replied(
+        self, message: ChatMessage, reply: Reply, naming: Naming, references: tuple[ResolvedPhrase, ...]
     ) -> Answered:
-        setup = self._setup(context)
-        content = "\n\n".join([*notes, reply_run.MESSAGE, text]) if notes else text
-        message = UserMessage(content=content)
-        before = (SystemMessage(content=self._system(setup)), *session.model_messages)
-        reply = await reply_to(text, message, before, model=self.model, setup=setup, rules=self.rules, tell=tell)
         for call, result in reply.calls:
             naming.call(call, result)
         success = reply.trajectory.stop_reason in _GOOD_ENDS and bool(reply.trajectory.answer.strip())
@@ -172,12 +180,13 @@ class Answering:
         results = [table_of(call.name, result) for call, result in reply.calls]
         listed = bool(last_list(answer)) or any(isinstance(part, Table) for part in read(answer))
         tables = () if listed else tuple(table for table in results if table)[-MAX_TABLES:]
-        proposal = replace(context.proposal, turn=session.count + 1) if context.proposal else None
+        proposal = proposal_in(result for _, result in reply.calls)
         if proposal is not None:
+            proposal = replace(proposal, turn=message.number)
             answer = f"{untagged(answer)}\n\n{self._clean(proposed(proposal))}"
         turn = ChatTurn(
-            number=session.count + 1,
-            text=text,
+            number=message.number,
+            text=message.text,
             answer=answer,
             stop_reason=str(reply.trajectory.stop_reason),
             success=success,
@@ -186,32 +195,31 @@ class Answering:
             tables=tables,
             references=shown_again(references),
         )
-        things, usage = tuple(naming.things), reply.trajectory.usage
-        return Answered(turn=turn, things=things, references=references, proposal=proposal, usage=usage)
+        return Answered(turn=turn, things=tuple(naming.things), proposal=proposal)
 
     async def _started(
-        self, starter: TaskStarter, session: ChatState, proposal: Proposal, text: str, naming: Naming
+        self, starter: TaskStarter, proposal: Proposal, message: ChatMessage, naming: Naming
     ) -> Answered:
-        """Start the task that the person confirmed; the model has no part in it."""
-        key = session.proposal.key if session.proposal else ""
+        """Start the task that the person confirmed, under its key; the model has no part in it."""
         execution_id = ""
         try:
-            # A client that disconnects now must not leave it open whether the task was started.
+            # A cancellation must not leave it open whether the task was started.
             async with asyncio.timeout(self.rules.limits.timeout_seconds):
-                execution_id = await asyncio.shield(starter.start(proposal, key=key))
+                start = starter.start(replace(proposal, by=message.by), key=proposal.key)
+                execution_id = await asyncio.shield(start)
             answer, waiting = reply_run.STARTED.format(execution_id=execution_id), None
             naming.started(execution_id, proposal.description)
         except (FleetError, TimeoutError) as fault:
             why = self._clean(str(fault)) if isinstance(fault, FleetError) else reply_run.STARTING
             answer = reply_run.NOT_STARTED.format(why=why)
-            waiting = replace(proposal, turn=session.count + 1, key=key)
+            waiting = replace(proposal, turn=message.number)
         turn = ChatTurn(
-            number=session.count + 1,
-            text=text,
+            number=message.number,
+            text=message.text,
             answer=answer,
             stop_reason=STARTED if execution_id else NOT_STARTED,
             success=bool(execution_id),
-            messages=(UserMessage(content=text), AssistantMessage(content=answer)),
+            messages=(UserMessage(content=message.text), AssistantMessage(content=answer)),
             execution_id=execution_id,
         )
         return Answered(turn=turn, things=tuple(naming.things), proposal=waiting)
@@ -287,24 +295,6 @@ def _ending(messages: Sequence[Message], answer: str) -> tuple[Message, ...]:
     return (*ending, AssistantMessage(content=answer))
 
 
-class ProgressKind(StrEnum):
-    """Kinds of progress: a tool was called, a tool returned, the model wrote more text."""
-
-    TOOL = "tool"
-    RESULT = "result"
-    TEXT = "text"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnswerStep:
-    """One step on the way to an answer; `text` is a piece of the model's text."""
-
-    kind: ProgressKind
-    text: str = ""
-    tool: str = ""
-    success: bool = True
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatAnswer:
     """The answer to one message.
@@ -358,39 +348,3 @@ class ChatAnswer:
             proposed=session.proposal is not None and session.proposal.turn == turn.number,
             execution_id=turn.execution_id,
         )
-
-
-class ProgressNotifier:
-    """Reports the calls, results and text of a run as they happen, secrets masked.
-
-    Args:
-        secrets: What is masked.
-        tell: Receives what happens.
-    """
-
-    def __init__(self, secrets: Secrets, tell: Callable[[AnswerStep], None]) -> None:
-        self._secrets = secrets
-        self._tell = tell
-        self._stream = secrets.stream()
-
-    def hear(self, response: AgentResponse) -> None:
-        """Report one response of the run."""
-        metadata = response["metadata"]
-        match metadata.get("event"):
-            case "delta":
-                self._say(self._stream.feed(well_formed(response["value"])))
-            case "model_replied":
-                self._say(self._stream.finish())
-                self._stream = self._secrets.stream()
-                for call in mappings(metadata.get("tool_calls")):
-                    if (name := well_formed(str(call.get("name", "")))[:64]) != FINAL_ANSWER:
-                        self._tell(AnswerStep(kind=ProgressKind.TOOL, tool=name))
-            case "tool_finished":
-                success = bool(metadata.get("success"))
-                self._tell(AnswerStep(kind=ProgressKind.RESULT, tool=str(metadata.get("tool", "")), success=success))
-            case _:
-                pass
-
-    def _say(self, text: str) -> None:
-        if text:
-            self._tell(AnswerStep(kind=ProgressKind.TEXT, text=text))

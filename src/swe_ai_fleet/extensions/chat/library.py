@@ -21,11 +21,14 @@ from swe_ai_fleet.codec import from_json
 from swe_ai_fleet.conversations.pages import Channel
 from swe_ai_fleet.domain.errors import Fenced, Unavailable
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
-from swe_ai_fleet.extensions.chat.answering import AnswerStep, ChatAnswer
-from swe_ai_fleet.extensions.chat.chat import Chat
+from swe_ai_fleet.extensions.chat.answering import Answering, ChatAnswer
+from swe_ai_fleet.extensions.chat.chat import Chat, answering_chats
+from swe_ai_fleet.extensions.chat.drive import TenantChats
 from swe_ai_fleet.extensions.chat.opening import chat_rules, chat_tools, mcp_tools
+from swe_ai_fleet.extensions.chat.progress import AnswerStep
 from swe_ai_fleet.extensions.chat.reply_run import SYSTEM_PROMPT
 from swe_ai_fleet.extensions.chat.session import (
+    ChatMessage,
     ChatState,
     KeptSession,
     check_namespaces,
@@ -36,6 +39,7 @@ from swe_ai_fleet.extensions.chat.session import (
 from swe_ai_fleet.ports import Memories
 from swe_ai_fleet.runtime.execution_tools import FleetView, TaskStarter
 from swe_ai_fleet.runtime.knowledge import open_library_memory
+from swe_ai_fleet.runtime.own_executions import own_executions
 from swe_ai_fleet.runtime.private_files import write_private
 from swe_ai_fleet.runtime.run_deps import NamedModel
 from swe_ai_fleet.settings import Settings
@@ -178,14 +182,14 @@ class ChatSession:
         self._system_prompt = system_prompt
         self._store = ChatFiles(self._settings.home / _DIRECTORY)
         self._held = AsyncExitStack()
-        self._chat: Chat | None = None
+        self._answering: Answering | None = None
 
     async def __aenter__(self) -> Self:
-        self._chat = await self._held.enter_async_context(self._opened())
+        self._answering = await self._held.enter_async_context(self._opened())
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        self._chat = None
+        self._answering = None
         await self._held.aclose()
 
     async def send(self, text: str, *, channel: str | None = None) -> ChatAnswer:
@@ -199,6 +203,8 @@ class ChatSession:
     async def stream(self, text: str, *, channel: str | None = None) -> AsyncGenerator[AnswerStep | ChatAnswer, None]:
         """What happens on the way to the answer (calls, results, text), and as the last thing the answer.
 
+        Closing it early ends the work; the message then counts as never sent.
+
         Args:
             text: What the person wrote.
             channel: How this answer is rendered; None: as the session's are.
@@ -209,11 +215,13 @@ class ChatSession:
             Unavailable: The files cannot be read or written.
         """
         async with self._open() as chat:
-            namespaces = self._namespaces or None
-            answers = chat.stream(
-                self.session_id, text, channel=Channel(channel or self._channel), namespaces=namespaces
+            message = ChatMessage(
+                session_id=self.session_id,
+                text=text,
+                channel=Channel(channel or self._channel),
+                namespaces=self._namespaces or None,
             )
-            async with aclosing(answers):
+            async with aclosing(chat.stream(message)) as answers:
                 async for answer in answers:
                     yield answer
 
@@ -228,14 +236,15 @@ class ChatSession:
 
     @asynccontextmanager
     async def _open(self) -> AsyncGenerator[Chat]:
-        if self._chat is not None:
-            yield self._chat
-            return
-        async with self._opened() as chat:
-            yield chat
+        async with AsyncExitStack() as stack:
+            answering = self._answering or await stack.enter_async_context(self._opened())
+            # Nobody reads the events of a message any more once it is answered.
+            executions = await stack.enter_async_context(own_executions(self._settings, answering.model))
+            chats = answering_chats(executions, lambda _: TenantChats(answering=answering, store=self._store))
+            yield (await stack.enter_async_context(chats))(DEFAULT_TENANT)
 
     @asynccontextmanager
-    async def _opened(self) -> AsyncGenerator[Chat]:
+    async def _opened(self) -> AsyncGenerator[Answering]:
         async with AsyncExitStack() as stack:
             memories = self._memories
             if memories is None and self._namespaces:
@@ -245,10 +254,8 @@ class ChatSession:
             model = await stack.enter_async_context(self._access.open())
             mcp = await stack.enter_async_context(mcp_tools(self._settings)) if self._mcp else ()
             waits = self._access.waits(_RETRY_WAITS)
-            yield Chat(
+            yield Answering(
                 model=model,
-                tools=(*self._tools, *mcp),
-                store=self._store,
                 memories=memories,
                 fleet=self._fleet,
                 starter=self._starter,
@@ -261,4 +268,4 @@ class ChatSession:
                 ),
                 secrets=self._access.mask,
                 system_prompt=self._system_prompt,
-            )
+            ).offering((*self._tools, *mcp))

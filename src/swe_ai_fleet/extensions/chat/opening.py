@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import asynccontextmanager
-from functools import cache
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import structlog
@@ -12,14 +11,17 @@ import structlog
 from swe_ai_fleet.agents.function_calling.setup import Setup, Tool
 from swe_ai_fleet.domain.budget import Limits
 from swe_ai_fleet.domain.task import PlanningMode
-from swe_ai_fleet.extensions.chat.chat import Chat
+from swe_ai_fleet.extensions.chat.answering import Answering
+from swe_ai_fleet.extensions.chat.chat import Chat, answering_chats
+from swe_ai_fleet.extensions.chat.drive import TenantChats
 from swe_ai_fleet.extensions.chat.reply_run import ChatRules
 from swe_ai_fleet.extensions.chat.session import KeyValueChats
+from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.ports import KeyValue, Memories
 from swe_ai_fleet.runtime.execution_tools import FleetView, TaskStarter
 from swe_ai_fleet.runtime.factories import open_model
+from swe_ai_fleet.runtime.own_executions import own_executions
 from swe_ai_fleet.runtime.run_deps import model_prices
-from swe_ai_fleet.runtime.spending import TenantSpending
 from swe_ai_fleet.runtime.tool_services import operator_tools, secret_mask, tool_access, with_isolation_level
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.tools.base_tool import BaseTool
@@ -40,22 +42,22 @@ async def open_chats(
     settings: Settings,
     *,
     store: KeyValue,
+    executions: Executions | None = None,
     fleet: Callable[[str], FleetView | None] = lambda _: None,
     starter: Callable[[str], TaskStarter | None] = lambda _: None,
     memories: Memories | None = None,
     tools: Sequence[Tool] = (),
-    spending: TenantSpending | None = None,
 ) -> AsyncGenerator[Callable[[str], Chat]]:
     """The chats of a service by their tenant, over one model and one store; none sees another's.
 
     Args:
         settings: The model, the limits, the secrets.
         store: Where sessions are kept: the bucket `CHATS`.
+        executions: Where messages are executions; None: in the memory of this process.
         fleet: Where a tenant's executions are looked at.
         starter: Starts a tenant's tasks that a person confirmed.
         memories: What is remembered beyond sessions.
         tools: What chats can call beside the built-in tools and the fleet's.
-        spending: Where tokens are counted; None: nowhere.
 
     Raises:
         InvalidRequest: No model server is configured, or a setting is malformed.
@@ -64,26 +66,26 @@ async def open_chats(
     async with (
         open_model(settings.model_copy(update={"model_patience_seconds": timeout})) as model,
         mcp_tools(settings) as mcp,
+        AsyncExitStack() as stack,
     ):
         offered, kept, mask = (*chat_tools(settings), *mcp, *tools), KeyValueChats(store), secret_mask(settings)
+        if executions is None:
+            executions = await stack.enter_async_context(own_executions(settings, model))
 
-        @cache
-        def chat_of(tenant: str) -> Chat:
-            return Chat(
-                model=spending.metered(tenant, model) if spending else model,
-                tools=offered,
-                store=kept,
-                memories=memories,
-                fleet=fleet(tenant),
-                starter=starter(tenant),
+        def chats(tenant: str) -> TenantChats:
+            answering = Answering(
+                model=model,
                 # The pool tries again by itself.
                 rules=chat_rules(settings, retry_waits=()),
                 setup=Setup(parallel=settings.parallel_calls, prices=model_prices(settings), model_name=settings.model),
+                fleet=fleet(tenant),
+                starter=starter(tenant),
+                memories=memories,
                 secrets=mask,
-                tenant=tenant,
-            )
+            ).offering(offered)
+            return TenantChats(answering=answering, store=kept, tenant=tenant, audit_key=settings.audit_key.encode())
 
-        yield chat_of
+        yield await stack.enter_async_context(answering_chats(executions, chats))
 
 
 def chat_rules(settings: Settings, *, retry_waits: Sequence[float]) -> ChatRules:

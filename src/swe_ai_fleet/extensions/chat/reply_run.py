@@ -1,10 +1,10 @@
-"""One message answered by the model and its tools: the same loop as every agent's, under a chat's rules."""
+"""One message answered by the model and its tools: a recorded run in the same loop as every agent's."""
 
 from __future__ import annotations
 
 import asyncio
-import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 
 from swe_ai_fleet.agents.agent_run import RunParts
@@ -14,15 +14,27 @@ from swe_ai_fleet.agents.history import History, summariser
 from swe_ai_fleet.agents.planning.plan_run import ModeRules, PlanRules, drive
 from swe_ai_fleet.agents.planning.planner import Operations
 from swe_ai_fleet.agents.planning.routing import THRESHOLD, assess, fast_path
+from swe_ai_fleet.agents.recorded_run import RecordedRun, run_finished
 from swe_ai_fleet.agents.references.resolving import STALE_TURNS
 from swe_ai_fleet.agents.toolbox import FINAL_ANSWER, Toolbox
-from swe_ai_fleet.domain.budget import Limits
+from swe_ai_fleet.domain.blob import BlobRef
+from swe_ai_fleet.domain.budget import Limits, Usage
 from swe_ai_fleet.domain.errors import ModelError
-from swe_ai_fleet.domain.message import AssistantMessage, Message, ToolCall, ToolMessage, UserMessage
+from swe_ai_fleet.domain.event import RunStarted
+from swe_ai_fleet.domain.message import (
+    AssistantMessage,
+    Message,
+    ModelCapabilities,
+    ToolCall,
+    ToolMessage,
+    UserMessage,
+)
+from swe_ai_fleet.domain.run import RunState
 from swe_ai_fleet.domain.task import PlanningMode
 from swe_ai_fleet.domain.tool import ToolResult
-from swe_ai_fleet.domain.trajectory import Trajectory
+from swe_ai_fleet.domain.trajectory import StopReason, Trajectory
 from swe_ai_fleet.ports import ChatModel
+from swe_ai_fleet.tools.secrets import Secrets
 
 SYSTEM_PROMPT = """\
 You are the assistant of SWE AI Fleet, a fleet of coding agents, and talk with one person in a chat.
@@ -41,6 +53,7 @@ The tools:
 {tools}"""
 
 NO_ANSWER = "I have no answer: {why}. Please try again."
+CANCELLED = "This message was cancelled before it was answered: {why}"
 UNREACHABLE = "The model does not answer right now, so I cannot help with this. Please try again in a moment."
 WITHHELD = "The answer contains a secret and is not shown."
 STARTED = "Started. The execution is `{execution_id}`. Ask me how it is going whenever you like."
@@ -76,7 +89,6 @@ class ChatRules:
         recalled: The number of memories for a message.
         recall_seconds: The timeout of their recall.
         keep_seconds: The timeout of storing a memory.
-        at_once: The number of messages that are answered at the same time.
     """
 
     limits: Limits = CHAT
@@ -88,9 +100,10 @@ class ChatRules:
     recalled: int = 3
     recall_seconds: float = 3.0
     keep_seconds: float = 10.0
-    at_once: int = 64
 
 
+ROLE = "assistant"
+"""Of the only agent of a message, and its name."""
 _PROBE_SECONDS = 5.0
 
 
@@ -103,53 +116,102 @@ class Reply:
     messages: tuple[Message, ...]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Recording:
+    """Where the run of a message is recorded, and who hears of it.
+
+    Attributes:
+        recorded: Claims the run, and has what earlier processes did of it.
+        keep: Keeps a whole result.
+        tell: Hears of the progress, the model's text as it arrives included.
+    """
+
+    recorded: Callable[[], AbstractAsyncContextManager[tuple[RecordedRun, RunState]]]
+    keep: Callable[[bytes], Awaitable[BlobRef]]
+    tell: Callable[[AgentResponse], None]
+
+
 async def reply_to(
     request: str,
-    message: UserMessage,
-    before: Sequence[Message],
+    opening: Callable[[], Awaitable[tuple[Message, ...]]],
+    resumed: Callable[[Sequence[ToolResult]], None],
     *,
     model: ChatModel,
     setup: Setup,
     rules: ChatRules,
-    tell: Callable[[AgentResponse], None],
+    recording: Recording,
 ) -> Reply:
-    """Answer a message.
+    """Answer a message, from where an earlier process left it.
 
     Args:
         request: The person's own words, by which the complexity is assessed.
-        message: The message for the model.
-        before: The conversation so far, the system message first.
+        opening: Gives the conversation so far and the message for the model; not asked where the log has them.
+        resumed: Hears what the calls of an earlier process gave.
         model: The model without retries, which are done here.
         setup: The tools and how they are called.
         rules: The rules of the chat.
-        tell: Called with the progress, including the model's text as it arrives.
+        recording: Where the run is recorded.
     """
-    task = AgentTask(id=uuid.uuid4().hex[:12], description=request)
-    narration = Narration(task, tell)
-    toolbox = setup.toolbox(narration, task)
-    budget = Budget(setup.limits)
-    # A chat's answer is the model's text, so there is no final call.
-    retrying = setup.model(model, narration.results)
-    mode, mode_rules = _way(request, toolbox, rules)
-    history = History(
-        (*before, message),
-        context_tokens=await _context_tokens(model) if mode is PlanningMode.AGENTIC else 0,
-        summarise=summariser(retrying, budget),
-        task=message,
-    )
-    parts = RunParts(
-        model=retrying,
-        toolbox=toolbox,
-        history=history,
-        budget=budget,
-        rules=replace(setup.rules, max_reminders=0, final_prompt_seconds=rules.final_prompt_seconds),
-        journal=narration,
-        guard=setup.guard(toolbox, threshold=setup.loop_threshold),
-        sampling=setup.sampling,
-        on_delta=narration.delta,
-    )
-    trajectory = await drive(mode, parts, task_text=request, mode_rules=mode_rules)
-    return Reply(trajectory=trajectory, calls=_calls(trajectory), messages=_turn_messages(history.messages, message))
+    async with recording.recorded() as (record, earlier):
+        resumed([seen.result for step in earlier.steps for seen in step.observations])
+        started, ended = earlier.started, earlier.finished
+        if started is not None and ended is not None and ended.stop_reason is not StopReason.CANCELLED:
+            trajectory = Trajectory(
+                steps=earlier.steps,
+                stop_reason=ended.stop_reason,
+                answer=ended.answer,
+                usage=ended.usage,
+                error=ended.error,
+            )
+            return _reply(trajectory, earlier.messages, started.messages[-1])
+        capabilities = await _capabilities(model)
+        task = AgentTask(id=record.trail.execution_id, description=request)
+        narration = Narration(task, recording.tell, journal=record.journal, store=recording.keep)
+        toolbox = setup.toolbox(narration, task, trail=record.trail)
+        if started is None:
+            names = tuple(spec.name for spec in toolbox.specs)
+            started = RunStarted(role=ROLE, model=capabilities.model, messages=await opening(), tools=names)
+            narration.post(started)
+        message = started.messages[-1]
+        spent = Usage(duration_ms=earlier.usage.duration_ms)
+        budget = setup.priced(Budget(setup.limits, spent=spent), capabilities)
+        budget.settle(replace(earlier.usage, duration_ms=0))
+        # A chat's answer is the model's text, so there is no final call.
+        retrying = setup.model(model, narration.results)
+        mode, mode_rules = _way(request, toolbox, rules)
+        history = History(
+            earlier.messages or started.messages,
+            context_tokens=capabilities.max_model_len if mode is PlanningMode.AGENTIC else 0,
+            summarise=summariser(retrying, budget),
+            task=message if isinstance(message, UserMessage) else None,
+        )
+        parts = RunParts(
+            model=retrying,
+            toolbox=toolbox,
+            history=history,
+            budget=budget,
+            rules=replace(setup.rules, max_reminders=0, final_prompt_seconds=rules.final_prompt_seconds),
+            journal=narration,
+            guard=setup.guard(toolbox, threshold=setup.loop_threshold),
+            sampling=setup.sampling,
+            steps=earlier.steps,
+            on_delta=narration.delta,
+        )
+        trajectory = await drive(mode, parts, task_text=request, mode_rules=mode_rules)
+        mask = setup.mask or Secrets()
+        end = run_finished(
+            record.trail,
+            trajectory.stop_reason,
+            trajectory.usage,
+            answer=mask(trajectory.answer),
+            error=mask(trajectory.error),
+        )
+        await record.journal.append(end)
+        return _reply(trajectory, history.messages, message)
+
+
+def _reply(trajectory: Trajectory, messages: Sequence[Message], message: Message) -> Reply:
+    return Reply(trajectory=trajectory, calls=_calls(trajectory), messages=_turn_messages(messages, message))
 
 
 def _way(request: str, toolbox: Toolbox, rules: ChatRules) -> tuple[PlanningMode, ModeRules]:
@@ -161,12 +223,13 @@ def _way(request: str, toolbox: Toolbox, rules: ChatRules) -> tuple[PlanningMode
     return PlanningMode.AGENTIC, ModeRules(threshold=rules.threshold, outline=outline, plans=plans)
 
 
-async def _context_tokens(model: ChatModel) -> int:
+async def _capabilities(model: ChatModel) -> ModelCapabilities:
+    """What the model can do, as far as it says so in a moment; the run itself reports one that is away."""
     try:
         async with asyncio.timeout(_PROBE_SECONDS):
-            return (await model.probe()).max_model_len
+            return await model.probe()
     except (ModelError, TimeoutError):
-        return 0  # the run itself reports an unavailable model
+        return ModelCapabilities(model="")
 
 
 def _calls(trajectory: Trajectory) -> tuple[tuple[ToolCall, ToolResult], ...]:
@@ -178,12 +241,12 @@ def _calls(trajectory: Trajectory) -> tuple[tuple[ToolCall, ToolResult], ...]:
     )
 
 
-def _turn_messages(messages: Sequence[Message], message: UserMessage) -> tuple[Message, ...]:
+def _turn_messages(messages: Sequence[Message], message: Message) -> tuple[Message, ...]:
     """The messages of this turn for later turns: the message, the calls with their results, the answers.
 
     Messages for the run alone (its limits, its reminders) and its ending are left out.
     """
-    start = next((number for number, other in enumerate(messages) if other is message), None)
+    start = max((number for number, other in enumerate(messages) if other == message), default=None)
     if start is None:
         return (message,)
     shown: list[Message] = [message]

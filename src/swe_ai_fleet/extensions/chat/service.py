@@ -15,10 +15,11 @@ from swe_ai_fleet.contract import from_enum, to_message
 from swe_ai_fleet.conversations.pages import Channel
 from swe_ai_fleet.domain.errors import fields_named
 from swe_ai_fleet.domain.text import milliseconds
-from swe_ai_fleet.extensions.chat.answering import AnswerStep, ChatAnswer, ProgressKind
+from swe_ai_fleet.extensions.chat.answering import ChatAnswer
 from swe_ai_fleet.extensions.chat.chat import Chat
 from swe_ai_fleet.extensions.chat.opening import open_chats
-from swe_ai_fleet.extensions.chat.session import CHATS_BUCKET, MAX_CARD_CHARS, ChatState, check_namespaces
+from swe_ai_fleet.extensions.chat.progress import AnswerStep, ProgressKind
+from swe_ai_fleet.extensions.chat.session import CHATS_BUCKET, MAX_CARD_CHARS, ChatMessage, ChatState, check_namespaces
 from swe_ai_fleet.runtime.execution_tools import ExecutionsView
 from swe_ai_fleet.runtime.stack import Stack
 
@@ -52,15 +53,16 @@ class ConversationServicer(ConversationServiceServicer):
         with fields_named(lambda _: "memory_namespaces"):
             namespaces = check_namespaces(tuple(request.memory_namespaces) or None)
         await self._admit(tenant())
-        progress = self._chat.stream(
-            request.session_id,
-            request.text,
-            channel=from_enum(Channel, pb.Channel, request.channel) or Channel.PLAIN,
+        message = ChatMessage(
+            session_id=request.session_id,
+            text=request.text,
+            channel=from_enum(Channel, pb.Channel, request.channel) or "",
             message_id=request.message_id,
             namespaces=namespaces,
             seen_turn=request.seen_turn if request.HasField("seen_turn") else None,
+            by=principal().name,
         )
-        async with aclosing(progress):
+        async with aclosing(self._chat.stream(message)) as progress:
             async for update in progress:
                 if isinstance(update, ChatAnswer):
                     yield pb.SendResponse(answer=_answer(update))
@@ -100,11 +102,11 @@ async def open_service(deps: Stack) -> AsyncGenerator[Service]:
     """The chats of a fleet as a service to be served, until the context ends. Raises InvalidRequest, Unavailable."""
 
     def view(tenant: str) -> ExecutionsView:
-        return ExecutionsView(deps.executions, tenant=tenant, by=lambda: principal().name)
+        return ExecutionsView(deps.executions, tenant=tenant)
 
     store = await deps.log.bucket(CHATS_BUCKET, ttl_seconds=CHATS_KEPT_SECONDS)
     async with open_chats(
-        deps.settings, store=store, fleet=view, starter=view, memories=deps.context, spending=deps.spending
+        deps.settings, store=store, executions=deps.executions, fleet=view, starter=view, memories=deps.context
     ) as chats:
         yield service_of(ConversationServicer(chats, admit=deps.executions.check_tokens))
 

@@ -1,4 +1,4 @@
-"""The state of a chat: a value, with which any process can continue, and the bucket that keeps it."""
+"""The state of a chat: messages as tasks, the session with which any process can continue, and what keeps it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,19 @@ from swe_ai_fleet.agents.references.resolving import ResolvedPhrase
 from swe_ai_fleet.codec import from_json, to_json
 from swe_ai_fleet.conversations.document import Table
 from swe_ai_fleet.domain import memory
+from swe_ai_fleet.domain.budget import Limits
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.message import AssistantMessage, Message
-from swe_ai_fleet.domain.task import DEFAULT_TENANT
+from swe_ai_fleet.domain.task import (
+    DEFAULT_TENANT,
+    MAX_PRIORITY,
+    Constraints,
+    MemoryOptions,
+    RepoRef,
+    Task,
+    TaskKind,
+)
+from swe_ai_fleet.domain.text import well_formed
 from swe_ai_fleet.ports import KeyValue
 from swe_ai_fleet.runtime.execution_tools import Proposal
 
@@ -31,6 +41,73 @@ MAX_REFERENCES = 10
 """Of a turn, each with as many things as below, are kept to be shown again."""
 MAX_REFERENCE_THINGS = 6
 _SESSION_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatMessage:
+    """What a person said.
+
+    Attributes:
+        session_id: The session; an unknown one begins with this message.
+        number: That of the turn, once it has one.
+        channel: Where the answer is read.
+        message_id: The caller's name for it; the same one again gets the same answer. Empty: none.
+        namespaces: From now on, where the session remembers and is reminded (`fleet`, `agent:<id>`,
+            `repository:<name>`), the first one being where it keeps things; None: as before, at first nowhere.
+        seen_turn: The last turn whose answer the person had seen when they wrote: a yes starts what was proposed in it,
+            and nothing later. None: the last one.
+        by: Who said it; empty where callers cannot be told apart.
+    """
+
+    session_id: str
+    text: str
+    number: int = 0
+    channel: str = ""
+    message_id: str = ""
+    namespaces: tuple[str, ...] | None = None
+    seen_turn: int | None = None
+    by: str = ""
+
+    def checked(self) -> ChatMessage:
+        """It, if it can be answered. Raises InvalidRequest naming the field."""
+        check_session_id(self.session_id)
+        check_message_id(self.message_id)
+        text = check_text(well_formed(self.text))
+        return replace(self, text=text, namespaces=check_namespaces(self.namespaces))
+
+    def task(self, tenant: str, limits: Limits) -> Task:
+        """It as a task: the session's id is the task's, its number the attempt."""
+        seen = "" if self.seen_turn is None else str(self.seen_turn)
+        beside = {"channel": self.channel, "message_id": self.message_id, "seen_turn": seen}
+        return Task(
+            task_id=self.session_id,
+            kind=TaskKind.CHAT,
+            description=self.text,
+            repo=RepoRef(location=""),
+            tenant=tenant,
+            constraints=Constraints(limits=limits, metadata={name: text for name, text in beside.items() if text}),
+            num_agents=1,
+            attempt=self.number,
+            # Somebody waits for the answer.
+            priority=MAX_PRIORITY,
+            caller=self.by,
+            memory=MemoryOptions(read=bool(self.namespaces), namespaces=self.namespaces or ()),
+        )
+
+    @classmethod
+    def of(cls, task: Task) -> ChatMessage:
+        """The message that became a task."""
+        beside = task.constraints.metadata
+        return cls(
+            session_id=task.task_id,
+            text=task.description,
+            number=task.attempt,
+            channel=beside.get("channel", ""),
+            message_id=beside.get("message_id", ""),
+            namespaces=task.memory.namespaces,
+            seen_turn=int(beside["seen_turn"]) if "seen_turn" in beside else None,
+            by=task.caller,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,9 +146,8 @@ class ChatState:
         turns: Its turns, the oldest first.
         things: The things that were named, the oldest first.
         groups: The number of lists so far.
-        count: The number of turns, dropped ones included.
+        count: The number of the last turn.
         proposal: The task that waits for the person's confirmation.
-        busy_until: The end of the claim (ISO 8601, UTC) of the process that answers; empty: there is none.
     """
 
     session_id: str
@@ -85,7 +161,6 @@ class ChatState:
     groups: int = 0
     count: int = 0
     proposal: Proposal | None = None
-    busy_until: str = ""
 
     @property
     def model_messages(self) -> tuple[Message, ...]:
@@ -100,23 +175,26 @@ class ChatState:
             for turn in self.turns[-1:]
         ]
         proposal = replace(self.proposal, description="") if self.proposal else None
-        return replace(self, turns=tuple(last), things=(), proposal=proposal, busy_until="")
+        return replace(self, turns=tuple(last), things=(), proposal=proposal)
 
     @property
     def waiting(self) -> Proposal | None:
         """The proposal that the person's next message can confirm."""
         return self.proposal if self.proposal and self.proposal.turn == self.count else None
 
-    def trying(self) -> ChatState:
-        """The session after the confirmation: a process that resumes it knows that the task may have started."""
-        if self.proposal is None or self.proposal.key:
-            return self
-        key = f"chat-{self.session_id}-{self.nonce[:8]}-{self.proposal.turn}"
-        return replace(self, proposal=replace(self.proposal, key=key))
+    def tried(self, proposal: Proposal) -> Proposal:
+        """The proposal with the key of its start, which is the same whichever process starts it."""
+        key = proposal.key or f"chat-{self.session_id}-{self.nonce[:8]}-{proposal.turn}"
+        return replace(proposal, key=key)
 
     def turn_of(self, message_id: str) -> ChatTurn | None:
         """The turn in which a message was answered already."""
         return next((turn for turn in reversed(self.turns) if message_id and turn.message_id == message_id), None)
+
+    def answered(self, message: ChatMessage) -> ChatTurn | None:
+        """The turn that a message became; None while it has no answer."""
+        turns = (turn for turn in self.turns if (turn.number, turn.text) == (message.number, message.text))
+        return next(turns, None)
 
     def with_turn(self, turn: ChatTurn, things: tuple[NamedThing, ...], proposal: Proposal | None) -> ChatState:
         """The session after one more turn, without items that are too old."""
@@ -129,7 +207,6 @@ class ChatState:
             count=turn.number,
             proposal=proposal,
             updated_at=turn.at,
-            busy_until="",
         )
 
 
@@ -195,13 +272,12 @@ def check_text(text: str) -> str:
     return text.strip()
 
 
-def check_message_id(text: str) -> str:
-    """The caller's name for a message, if it can be one; it may be empty. Raises InvalidRequest."""
+def check_message_id(text: str) -> None:
+    """Whether a text can be a caller's name for a message; it may be empty. Raises InvalidRequest."""
     if len(text) > MAX_MESSAGE_ID_CHARS:
         raise InvalidRequest(
             "the message_id is too long", field="message_id", hint=f"at most {MAX_MESSAGE_ID_CHARS} characters"
         )
-    return text
 
 
 def check_namespaces(names: Sequence[str] | None) -> tuple[str, ...] | None:
@@ -264,8 +340,7 @@ class KeyValueChats:
         """Store it on a revision; returns the new one. Raises Fenced, Unavailable."""
         key = _key(session.tenant, session.session_id)
         stored = await self._store.put(key, encoded(session), revision=revision)
-        if not session.busy_until or not revision:
-            await self._store.put(f"{_CARD}.{key}", to_json(session.card))
+        await self._store.put(f"{_CARD}.{key}", to_json(session.card))
         return stored
 
     async def delete(self, tenant: str, session_id: str) -> None:

@@ -6,7 +6,7 @@ The tools of one turn share a `TurnContext`.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -112,6 +112,8 @@ def _straight(text: str) -> str:
     return text.replace("\u2019", "'")
 
 
+PROPOSED = "proposed"
+"""Under this name the metadata of a result have the task that it proposes."""
 MAX_DESCRIPTION_CHARS = 8_000
 _TEXT_CHARS = 300
 _NOT_SHOWN = frozenset("`\n\t")
@@ -222,9 +224,11 @@ class ProposeTask(BaseTool):
         ToolParameter("ref", "string", "Branch, tag or commit to start from.", required=False),
         ToolParameter("agents", "integer", "How many agents solve it.", required=False),
     )
+    # It changes nothing: a call that was cut off is made again.
+    read_only = True
     risk = Risk.MEDIUM
     network = False
-    locks = frozenset({"proposal"})
+    locks = frozenset[str]()
 
     def __init__(self, context: TurnContext) -> None:
         self._context = context
@@ -244,13 +248,24 @@ class ProposeTask(BaseTool):
             raise ToolFailure("agents goes from 1 to 64; leave it out for the usual number")
         if self._context.proposal is not None:
             raise ToolFailure("one task is proposed in this turn already; propose the other one after the person's yes")
-        self._context.proposal = Proposal(
+        proposal = Proposal(
             description=description.strip(), repository=repository.strip(), ref=ref.strip(), agents=agents
         )
-        return {
+        self._context.proposal = proposal
+        return dict(mapping(to_plain(proposal)))
+
+    def present(self, value: object) -> ToolResult:
+        told = {
             "status": "proposed, not started",
             "next": "The person sees the proposal below your answer and decides. Do not say that it is started.",
         }
+        return replace(presented(self.name, told), metadata={PROPOSED: value})
+
+
+def proposal_in(results: Iterable[ToolResult]) -> Proposal | None:
+    """The task that a turn proposed, by the results of its calls."""
+    plain = next((result.metadata[PROPOSED] for result in results if PROPOSED in result.metadata), None)
+    return from_plain(Proposal, plain) if plain is not None else None
 
 
 def fleet_tools(

@@ -41,6 +41,7 @@ from swe_ai_fleet.extensions.knowledge.endings import lessons, outcome_of, work_
 from swe_ai_fleet.extensions.knowledge.store import ContextStore
 from swe_ai_fleet.extensions.knowledge.tracker import LearningTracker
 from swe_ai_fleet.following import in_background
+from swe_ai_fleet.orchestrator.execution_context import IN_PROCESS
 from swe_ai_fleet.ports import Memories
 
 RECORDER = WorkQueue(
@@ -95,8 +96,8 @@ class Recorder:
             raise PermanentError(f"the events of {execution_id} cannot be read: {fault.message}") from fault
         if state is None or not state.status.terminal:
             raise PermanentError(f"the beginning of {execution_id} is no longer in the log")
-        if state.task.kind in (TaskKind.JUDGE, TaskKind.PLAN):
-            # A judgement did no work; the outcome of a plan was recorded when it ran.
+        if state.task.kind is TaskKind.JUDGE or state.task.kind in IN_PROCESS:
+            # A judgement and a chat did no work; the outcome of a plan was recorded when it ran.
             return
         refused: list[str] = []
         postponed: list[FleetError] = []

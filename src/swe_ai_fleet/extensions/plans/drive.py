@@ -10,7 +10,6 @@ from datetime import UTC, datetime
 
 import structlog
 
-from swe_ai_fleet.agents.recorded_run import run_finished
 from swe_ai_fleet.agents.sub_agents.exploring import sub_agents_used
 from swe_ai_fleet.agents.sub_agents.toolkit import SubAgentLimits
 from swe_ai_fleet.domain.budget import Limits, Prices
@@ -20,7 +19,6 @@ from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.memory import WorkOutcome
 from swe_ai_fleet.domain.text import well_formed
 from swe_ai_fleet.domain.tool import ToolResult
-from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.extensions.plans.planning_run import FAULTS, PLANNER_LIMITS, PlanningRun, RunEnd
 from swe_ai_fleet.extensions.plans.requests import checked_limits, rejection
 from swe_ai_fleet.extensions.plans.session import (
@@ -33,14 +31,15 @@ from swe_ai_fleet.extensions.plans.session import (
 )
 from swe_ai_fleet.extensions.plans.store import (
     KeyValueSessions,
-    RunLog,
     approval_request,
     continued,
     run_name,
     standing,
+    tool_results,
 )
 from swe_ai_fleet.orchestrator.approvals import PAUSE, control
 from swe_ai_fleet.orchestrator.execution_context import Ending, ExecutionContext, ExecutionDeps
+from swe_ai_fleet.orchestrator.own_runs import OwnRuns
 from swe_ai_fleet.ports import ChatModel, ModelSessions, SecretMask
 from swe_ai_fleet.tools.secrets import Secrets
 
@@ -106,7 +105,7 @@ class TenantPlanner:
         return revised
 
 
-class Plans:
+class PlanDriver:
     """Drives the plans of all tenants; `planner` is what those of one are made with."""
 
     def __init__(self, planner: Callable[[str], TenantPlanner]) -> None:
@@ -125,7 +124,8 @@ class Plans:
             if not session.status.over:
                 if ending.status is ExecutionStatus.CANCELLED:
                     reason = f"the goal was cancelled: {reason}"
-                session = await _abandoned(_runs(planner, deps, state), session, reason)
+                runs = OwnRuns(deps=deps, task=state.task, audit_key=planner.audit_key)
+                session = await _abandoned(runs, session, reason)
                 ended = session.broken_off() if session.status is SessionStatus.EXECUTING else session.closed(reason)
                 await planner.keep(replace(ended, status=SessionStatus.ERROR, error=reason))
         except (PreconditionFailed, ResourceExhausted) as fault:
@@ -142,12 +142,12 @@ class Plans:
 
 
 class PlanDrive:
-    """One plan under way, up to its end; a `WorkflowDrive`."""
+    """One plan under way, up to its end; a `KindDrive`."""
 
     def __init__(self, planner: TenantPlanner, work: ExecutionContext) -> None:
         self._planner = planner
         self._work = work
-        self._runs = _runs(planner, work.deps, work.known)
+        self._runs = OwnRuns(deps=work.deps, task=work.task, audit_key=planner.audit_key, signing=work.runs.signing)
         self._steered = asyncio.Event()
         self.waits = False
         """Whether it is approved, and nobody has asked yet that it be run."""
@@ -241,7 +241,7 @@ class PlanDrive:
                 tools = await stack.enter_async_context(planner.tools(session))
             except FleetError as error:
                 raise _NoTools(str(error)) from error
-            record, earlier = await stack.enter_async_context(self._runs.recorded(session))
+            record, earlier = await stack.enter_async_context(self._runs.recorded(run_name(session)))
             run = PlanningRun(
                 session,
                 record,
@@ -253,26 +253,21 @@ class PlanDrive:
                 mask=planner.clean,
                 prices=planner.prices,
             )
-            yield run, await self._runs.tool_results(session) if earlier.generation else {}
-        if self._work.runs.signing is not None:
-            await self._work.runs.signing.sign(run_name(session))
+            known: Mapping[str, ToolResult] = {}
+            if earlier.generation:
+                known = await tool_results(self._work.deps.log, self._work.task, run_name(session))
+            yield run, known
 
 
 class _NoTools(Exception):
     """What a session works with cannot be had."""
 
 
-def _runs(planner: TenantPlanner, deps: ExecutionDeps, state: ExecutionState) -> RunLog:
-    return RunLog(log=deps.log, tenant=state.task.tenant, me=deps.owner, audit_key=planner.audit_key)
-
-
-async def _abandoned(runs: RunLog, session: PlanSession, reason: str) -> PlanSession:
+async def _abandoned(runs: OwnRuns, session: PlanSession, reason: str) -> PlanSession:
     """The session with what was done of its request, which nobody runs any further."""
     if not session.status.working or not session.requests:
         return session
-    async with runs.recorded(session) as (record, run):
-        if run.started is not None and run.finished is None:
-            await record.journal.append(run_finished(record.trail, StopReason.CANCELLED, run.usage, error=reason))
+    run = await runs.abandoned(run_name(session), reason)
     abandoned = session.with_run(run)
     return replace(
         abandoned, usage=abandoned.usage + run.usage, sub_agents=abandoned.sub_agents + sub_agents_used(run.steps)

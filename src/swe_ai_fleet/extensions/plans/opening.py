@@ -6,37 +6,34 @@ Tools are memory, the web, sub-agents, the fleet, and the operator's own.
 from __future__ import annotations
 
 import asyncio
-import secrets
 import tempfile
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
-from typing import TypeVar
 
 from swe_ai_fleet.agents.recollections import FleetMemory
 from swe_ai_fleet.agents.run_deps import ANY_MODEL
 from swe_ai_fleet.agents.sub_agents.memory import MemorySearch, RepositoryMemory
-from swe_ai_fleet.domain.assignment import Assignment
 from swe_ai_fleet.domain.budget import Limits
 from swe_ai_fleet.domain.command import Owner
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.memory import MemoryScope
-from swe_ai_fleet.domain.task import DEFAULT_TENANT, RepoRef, UncommittedChanges
-from swe_ai_fleet.extensions.plans.drive import Plans, TenantPlanner
+from swe_ai_fleet.domain.task import DEFAULT_TENANT, RepoRef, TaskKind, UncommittedChanges
+from swe_ai_fleet.extensions.plans.drive import PlanDriver, TenantPlanner
 from swe_ai_fleet.extensions.plans.session import PlanSession, PlanTools
 from swe_ai_fleet.extensions.plans.sessions import PlanSessions
 from swe_ai_fleet.extensions.plans.store import KeyValueSessions
-from swe_ai_fleet.in_process import MemoryKeyValue, MemoryLog
-from swe_ai_fleet.orchestrator.execution_context import ExecutionDeps
+from swe_ai_fleet.in_process import MemoryKeyValue
 from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.ports import KeyValue, Workspace, WorkspaceProvider
 from swe_ai_fleet.runtime.default_tools import NothingRemembered
 from swe_ai_fleet.runtime.execution_tools import FleetView, ListExecutions, ShowExecution, StartTask, TaskStarter
-from swe_ai_fleet.runtime.factories import open_model, workspace_provider
+from swe_ai_fleet.runtime.factories import open_model
 from swe_ai_fleet.runtime.knowledge import ContextClient
+from swe_ai_fleet.runtime.own_executions import own_executions
 from swe_ai_fleet.runtime.run_deps import model_prices, sub_agent_limits
 from swe_ai_fleet.runtime.tool_services import (
     make_sandbox,
@@ -56,7 +53,6 @@ from swe_ai_fleet.tools.pipeline import Pipeline
 from swe_ai_fleet.tools.registry import RegisteredTools
 from swe_ai_fleet.tools.secrets import Secrets
 
-T = TypeVar("T")
 MODEL_TIMEOUT_SECONDS = 60.0
 """How long a plan waits for a model server that is away: one that is restarted is back by then, and a person waits."""
 _RESERVED = frozenset(
@@ -177,37 +173,11 @@ def _looking(workspace: Workspace, pipeline: Pipeline) -> tuple[Toolkit, ...]:
     return kits
 
 
-class _NoFleet:
-    """The `Fleet` of a program that only plans."""
-
-    async def run(self, assignment: Assignment[T]) -> T:
-        raise InvalidRequest("there is no fleet here", field="task", hint="`fleet up` starts one")
-
-
-class TenantPlans:
-    """The plan sessions of all tenants. No tenant reaches another's."""
-
-    def __init__(self, executions: Executions, made: Callable[[str], TenantPlanner]) -> None:
-        self._executions = executions
-        self._made = made
-        self._planners: dict[str, TenantPlanner] = {}
-
-    def planner(self, tenant: str) -> TenantPlanner:
-        """What a tenant's plans are made with."""
-        if tenant not in self._planners:
-            self._planners[tenant] = self._made(tenant)
-        return self._planners[tenant]
-
-    def of(self, tenant: str) -> PlanSessions:
-        """The plan sessions of a tenant."""
-        return PlanSessions(self._executions, self.planner(tenant), tenant=tenant)
-
-
 @asynccontextmanager
 async def open_plans(settings: Settings) -> AsyncGenerator[PlanSessions]:
     """Plan sessions of a program, without a fleet, until the context ends; see `open_tenant_plans`."""
     async with open_tenant_plans(settings) as plans:
-        yield plans.of(DEFAULT_TENANT)
+        yield plans(DEFAULT_TENANT)
 
 
 @asynccontextmanager
@@ -220,8 +190,10 @@ async def open_tenant_plans(
     fleet: Callable[[str], FleetView | None] = lambda _: None,
     starter: Callable[[str], TaskStarter | None] = lambda _: None,
     repositories: WorkspaceProvider | None = None,
-) -> AsyncGenerator[TenantPlans]:
-    """The plan sessions of a service, driven with a model client of their own until the context ends.
+) -> AsyncGenerator[Callable[[str], PlanSessions]]:
+    """The plan sessions of a service by their tenant, driven with a model client of their own until the context ends.
+
+    No tenant reaches another's.
 
     Args:
         executions: Where goals are executions; None: in the memory of this process.
@@ -243,21 +215,12 @@ async def open_tenant_plans(
     ):
         sandbox = make_sandbox(here)
         if executions is None:
-            log = MemoryLog()
-            deps = ExecutionDeps(
-                log=log,
-                blobs=log,
-                results=log,
-                fleet=_NoFleet(),
-                workspaces=workspace_provider(settings),
-                model=model,
-                owner=f"process-{secrets.token_hex(4)}",
-            )
-            executions = await stack.enter_async_context(Executions(deps))
+            executions = await stack.enter_async_context(own_executions(settings, model))
 
         in_memory = MemoryKeyValue(), MemoryKeyValue()
 
-        def made(tenant: str) -> TenantPlanner:
+        @cache
+        def planner(tenant: str) -> TenantPlanner:
             scope = MemoryScope(tenant=tenant)
             deps = PlanDeps(
                 home=settings.home,
@@ -289,6 +252,5 @@ async def open_tenant_plans(
                 audit_key=settings.audit_key.encode(),
             )
 
-        plans = TenantPlans(executions, made)
-        await stack.enter_async_context(executions.planning(Plans(plans.planner)))
-        yield plans
+        await stack.enter_async_context(executions.driving(TaskKind.PLAN, PlanDriver(planner)))
+        yield lambda tenant: PlanSessions(executions, planner(tenant), tenant=tenant)

@@ -185,7 +185,7 @@ async def open_service(stack: Stack) -> AsyncGenerator[Service]:
     """The plan sessions of a fleet as a service, until the context ends. Raises InvalidRequest, Unavailable."""
 
     def view(tenant: str) -> ExecutionsView:
-        return ExecutionsView(stack.executions, tenant=tenant, caller=CALLER, by=lambda: principal().name)
+        return ExecutionsView(stack.executions, tenant=tenant, caller=CALLER)
 
     async with open_tenant_plans(
         stack.settings,
@@ -197,7 +197,7 @@ async def open_service(stack: Stack) -> AsyncGenerator[Service]:
         repositories=stack.workspaces,
     ) as plans:
         yield service_of(
-            PlanningServicer(plans=plans.of, mask=secret_mask(stack.settings), admit=stack.executions.check_tokens)
+            PlanningServicer(plans=plans, mask=secret_mask(stack.settings), admit=stack.executions.check_tokens)
         )
 
 

@@ -102,7 +102,7 @@ class PlanSessions:
                 await self._executions.cancel(self._tenant, state.execution_id, reason)
         task = task_of(requested, self._tenant, (limits or RequestLimits()).over(self._planner.limits))
         try:
-            await self._executions.plan(task)
+            await self._executions.enqueue(task)
         except AlreadyExists:
             raise _being_worked_on() from None
         return self._proposal(await self._rested(*await self._session(session_id)))
@@ -236,7 +236,7 @@ class PlanSessions:
         """The id of the execution of a session that waits; one of an earlier version becomes an execution."""
         if state is not None:
             return state.execution_id
-        execution_id = await self._executions.plan(task_of(session, self._tenant, self._planner.limits))
+        execution_id = await self._executions.enqueue(task_of(session, self._tenant, self._planner.limits))
         if session.status.waiting:
             await self._until(execution_id, 0)
         return execution_id

@@ -6,22 +6,20 @@ import asyncio
 import json
 import secrets
 import zlib
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing, asynccontextmanager, suppress
+from collections.abc import Mapping
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 
 import structlog
 
 from swe_ai_fleet.agents.history import History
-from swe_ai_fleet.agents.recorded_run import RecordedRun, close_interrupted, read_run, recorded_run
 from swe_ai_fleet.codec import from_json, to_json
 from swe_ai_fleet.domain.approval import ApprovalRequest
 from swe_ai_fleet.domain.budget import Limits, RequestLimits
 from swe_ai_fleet.domain.errors import Fenced, FleetError, PreconditionFailed, ResourceExhausted, Unavailable
-from swe_ai_fleet.domain.event import ExecutionStatus, MessageAdded, ModelReplied, ToolFinished, Writer
+from swe_ai_fleet.domain.event import ExecutionStatus, MessageAdded, ModelReplied, ToolFinished
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.message import ToolCall
-from swe_ai_fleet.domain.run import RunState
 from swe_ai_fleet.domain.task import ApprovalPolicy, Constraints, MemoryOptions, RepoRef, Task, TaskKind
 from swe_ai_fleet.domain.text import now
 from swe_ai_fleet.domain.tool import Outcome, ToolResult
@@ -257,62 +255,16 @@ def run_name(session: PlanSession) -> str:
     return f"planner-{session.requests}"
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunLog:
-    """Where the requests of goals are runs; `me` is a name that no process has had before."""
-
-    log: EventLog
-    tenant: str
-    me: str
-    audit_key: bytes
-
-    @asynccontextmanager
-    async def recorded(self, session: PlanSession) -> AsyncGenerator[tuple[RecordedRun, RunState]]:
-        """The run of a session's present request, claimed, and what an earlier process did of it.
-
-        Calls that had begun there and of which nothing more is known are closed as interrupted. Raises Fenced (maybe
-        in a group) where another process has claimed the run by now, Unavailable.
-        """
-        writer = self._writer(session)
-        earlier = await self._read(writer)
-        writer, resumes = replace(writer, generation=earlier.generation + 1), earlier.generation > 0
-        async with recorded_run(self.log, writer, host=self.me, audit_key=self.audit_key, resumes=resumes) as record:
-            await record.journal.flush()
-            if resumes:
-                # Whoever had it can write no more, so this is all that there is.
-                earlier = await self._read(writer)
-                record.trail.entries.extend(earlier.entries)
-                record.trail.revision = earlier.entries[-1].workspace_revision if earlier.entries else 0
-            for entry in earlier.dangling.values():
-                close_interrupted(entry, record.trail, record.journal)
-            if earlier.dangling:
-                await record.journal.flush()
-                earlier = await self._read(writer)
-            yield record, earlier
-
-    async def tool_results(self, session: PlanSession) -> Mapping[str, ToolResult]:
-        """By operation, what tools gave the run of a session's present request before its model was told anything."""
-        results: dict[str, ToolResult] = {}
-        writer = self._writer(session)
-        events = self.log.read(writer.tenant, writer.execution_id, agent_id=writer.agent_id)
-        async with aclosing(events) as stored:
-            async for stored_event in stored:
-                match stored_event.event.body:
-                    case MessageAdded() | ModelReplied():
-                        break
-                    case ToolFinished(entry=entry, result=result) if entry.outcome is not Outcome.CANCELLED:
-                        results.setdefault(entry.operation, result)
-                    case _:
-                        pass
-        return results
-
-    def _writer(self, session: PlanSession) -> Writer:
-        return Writer(
-            tenant=self.tenant,
-            execution_id=task_of(session, self.tenant, Limits()).execution_id,
-            task_id=session.session_id,
-            agent_id=run_name(session),
-        )
-
-    async def _read(self, writer: Writer) -> RunState:
-        return await read_run(self.log, writer.tenant, writer.execution_id, writer.agent_id)
+async def tool_results(log: EventLog, task: Task, agent_id: str) -> Mapping[str, ToolResult]:
+    """By operation, what tools gave a run before its model was told anything."""
+    results: dict[str, ToolResult] = {}
+    async with aclosing(log.read(task.tenant, task.execution_id, agent_id=agent_id)) as events:
+        async for stored in events:
+            match stored.event.body:
+                case MessageAdded() | ModelReplied():
+                    break
+                case ToolFinished(entry=entry, result=result) if entry.outcome is not Outcome.CANCELLED:
+                    results.setdefault(entry.operation, result)
+                case _:
+                    pass
+    return results

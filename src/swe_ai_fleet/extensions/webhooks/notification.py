@@ -25,7 +25,7 @@ from swe_ai_fleet.domain.event import (
     StoredEvent,
 )
 from swe_ai_fleet.domain.execution import ExecutionState, advance
-from swe_ai_fleet.domain.task import Role, Task
+from swe_ai_fleet.domain.task import Role, Task, TaskKind
 from swe_ai_fleet.domain.text import shortened, well_formed
 from swe_ai_fleet.extensions.webhooks.webhook import EventType, Webhook
 from swe_ai_fleet.ports import EventLog, SecretMask
@@ -276,9 +276,10 @@ async def notification_of(stored: StoredEvent, log: EventLog, mask: SecretMask) 
     event = stored.event
     match event.body:
         case ExecutionStarted(task=task):
-            return started(event, task, mask)
+            return started(event, task, mask) if _is_told(task) else None
         case ExecutionFinished():
-            return finished(event, await _state(stored, log), mask)
+            state = await _state(stored, log)
+            return finished(event, state, mask) if _is_told(state.task) else None
         case ApprovalAwaited(request=request):
             first, _ = await _first_request(stored, log, request.approval_id)
             return requested(event, await _task(event, log), request, mask) if first else None
@@ -287,6 +288,11 @@ async def notification_of(stored: StoredEvent, log: EventLog, mask: SecretMask) 
             return resolved(event, await _task(event, log), resolution, request, mask) if first else None
         case _:
             return None
+
+
+def _is_told(task: Task) -> bool:
+    """Whether anybody beside who asked wants to hear of it: the answers of chats are read where they are asked for."""
+    return task.kind is not TaskKind.CHAT
 
 
 async def _state(stored: StoredEvent, log: EventLog) -> ExecutionState:

@@ -18,7 +18,7 @@ from swe_ai_fleet.extensions.workflows.engine import Steering, WorkflowRun
 from swe_ai_fleet.extensions.workflows.fleet_nodes import DriveInterrupted, FleetNodes
 from swe_ai_fleet.extensions.workflows.node_results import NodeResults
 from swe_ai_fleet.extensions.workflows.tasks import NODE, check_workflow, inputs_of
-from swe_ai_fleet.orchestrator.execution_context import Ending, ExecutionContext
+from swe_ai_fleet.orchestrator.execution_context import Ending, ExecutionContext, ExecutionDeps
 
 _log = structlog.get_logger(__name__)
 
@@ -148,6 +148,9 @@ class FleetWorkflows:
 
     check = staticmethod(check_workflow)
     drive = RunDrive
+
+    async def ended(self, deps: ExecutionDeps, state: ExecutionState, ending: Ending) -> None:
+        """Nothing of a run is kept beside its log."""
 
 
 WORKFLOWS = FleetWorkflows()
