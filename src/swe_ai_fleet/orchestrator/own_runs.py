@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from swe_ai_fleet.agents.recorded_run import RecordedRun, continued_run, read_run, run_finished
+from swe_ai_fleet.domain.errors import AlreadyExists, NotFound
 from swe_ai_fleet.domain.event import Writer
 from swe_ai_fleet.domain.run import RunState
 from swe_ai_fleet.domain.task import Task
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.orchestrator.execution_context import ExecutionDeps, HeadSigning
+from swe_ai_fleet.orchestrator.executions import Executions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,3 +49,24 @@ class OwnRuns:
             if run.started is not None and run.finished is None:
                 await record.journal.append(run_finished(record.trail, StopReason.CANCELLED, run.usage, error=reason))
         return run
+
+
+async def enqueue_next(executions: Executions, task: Task) -> Task:
+    """Accept the next attempt of a session, which `task` is; a later one where that attempt was erased.
+
+    Raises AlreadyExists for another request with the same attempt, ResourceExhausted, Unavailable.
+    """
+    step = 1
+    while True:
+        try:
+            await executions.enqueue(task)
+            return task
+        except AlreadyExists:
+            try:
+                await executions.get(task.tenant, task.execution_id)
+            except NotFound:
+                # Many attempts behind this one may be erased too.
+                step *= 2
+                task = replace(task, attempt=task.attempt + step)
+            else:
+                raise

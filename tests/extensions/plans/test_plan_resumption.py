@@ -12,24 +12,26 @@ from pathlib import Path
 
 import pytest
 
-from swe_ai_fleet.domain.budget import Usage
+from swe_ai_fleet.domain.budget import Limits, Usage
 from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.domain.event import (
     ApprovalAwaited,
     BreakpointsSet,
     Event,
+    ExecutionErased,
     ExecutionFinished,
     ExecutionStatus,
     ModelReplied,
     StoredEvent,
     ToolFinished,
+    Writer,
 )
 from swe_ai_fleet.domain.execution import ExecutionState, fold
 from swe_ai_fleet.domain.run import sub_agent_usage
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.extensions.plans.requests import AwaitingApproval, PlanResult
 from swe_ai_fleet.extensions.plans.session import PlanSession, SessionStatus
-from swe_ai_fleet.extensions.plans.store import KeyValueSessions
+from swe_ai_fleet.extensions.plans.store import KeyValueSessions, task_of
 from swe_ai_fleet.in_process import MemoryKeyValue, MemoryLog
 from swe_ai_fleet.testing import Turn
 from tests.extensions.plans.plan_parts import plans_in
@@ -224,3 +226,21 @@ async def test_a_goal_that_is_cancelled_ends_and_another_one_goes_on_in_the_sess
         # It is told what the cancelled one may have left.
         assert str(place.requests(SESSION)[-1]["messages"]).count("some of it may be done") == 1
         assert len({event.execution_id for event in log.events}) == 2
+
+
+async def test_a_session_whose_execution_was_erased_takes_a_goal_again(tmp_path: Path) -> None:
+    """The erasure took the session's document with it; the tombstones keep the numbers of its goals."""
+    async with world(tmp_path, {SESSION: (PROPOSAL, DONE), **OTHERS}) as place:
+        log = MemoryLog()
+        for attempt in (1, 3):
+            goal = PlanSession(session_id="s1", goal=GOAL, attempt=attempt)
+            erased = task_of(goal, DEFAULT_TENANT, Limits()).execution_id
+            writer = Writer(tenant=DEFAULT_TENANT, execution_id=erased, task_id="s1")
+            await log.tell(writer, ExecutionErased(scope="execution", by="ops", reason="asked for"))
+        plans = await plans_in(place, log=log)
+        answer = await plans.execute_plan(GOAL, (), "s1")
+        assert isinstance(answer, AwaitingApproval), answer
+        assert await plans.execute_plan(GOAL, (), "s1") == answer
+        await plans.approve("s1", "approved")
+        assert (await plans.continue_plan("s1")).status == "completed"
+        assert len({event.execution_id for event in log.events}) == 3

@@ -12,17 +12,14 @@ from swe_ai_fleet.agents.function_calling.setup import AgentTask, Narration
 from swe_ai_fleet.conversations.pages import Channel
 from swe_ai_fleet.domain.errors import AlreadyExists, NotFound, PreconditionFailed
 from swe_ai_fleet.domain.event import ExecutionFinished
-from swe_ai_fleet.domain.task import TaskKind
+from swe_ai_fleet.domain.task import Task, TaskKind
 from swe_ai_fleet.extensions.chat.answering import ChatAnswer
 from swe_ai_fleet.extensions.chat.drive import BUSY, ChatDriver, TenantChats
 from swe_ai_fleet.extensions.chat.progress import AnswerStep, Listener, LiveAnswers, ProgressNotifier
 from swe_ai_fleet.extensions.chat.reply_run import ROLE
-from swe_ai_fleet.extensions.chat.session import (
-    ChatMessage,
-    ChatState,
-    check_session_id,
-)
+from swe_ai_fleet.extensions.chat.session import ChatMessage, ChatState, check_session_id
 from swe_ai_fleet.orchestrator.executions import Executions
+from swe_ai_fleet.orchestrator.own_runs import enqueue_next
 
 
 @asynccontextmanager
@@ -67,7 +64,8 @@ class Chat:
             return
         if message.namespaces is None:
             message = replace(message, namespaces=session.namespaces if session is not None else ())
-        execution_id, message = await self._accepted(message, session.count if session is not None else 0)
+        task = await self._accepted(message, session.count if session is not None else 0)
+        execution_id = task.execution_id
         with self._live.listening(execution_id) as listener:
             following = asyncio.create_task(self._follow(execution_id, listener), name=f"chat {message.session_id}")
             try:
@@ -77,7 +75,7 @@ class Chat:
             finally:
                 following.cancel()
                 await asyncio.gather(following, return_exceptions=True)
-        yield await self._answer(execution_id, message, channel)
+        yield await self._answer(task, channel)
 
     async def session(self, session_id: str) -> ChatState:
         """The state of a session. Raises NotFound, InvalidRequest, Unavailable."""
@@ -105,8 +103,8 @@ class Chat:
         await self._chats.store.delete(self._tenant, session_id)
         return kept is not None
 
-    async def _accepted(self, message: ChatMessage, count: int) -> tuple[str, ChatMessage]:
-        """The execution of a message, and the message as the log has it: behind `count` turns.
+    async def _accepted(self, message: ChatMessage, count: int) -> Task:
+        """The task of a message that follows `count` turns, in the log.
 
         Raises PreconditionFailed, ResourceExhausted, Unavailable.
         """
@@ -116,28 +114,14 @@ class Chat:
             state = None
         last = state.task.attempt if state is not None else 0
         if state is not None and last > count and not state.status.terminal:
-            earlier = ChatMessage.of(state.task)
-            if message.message_id and earlier.message_id == message.message_id:
-                return state.execution_id, earlier
+            if message.message_id and ChatMessage.of(state.task).message_id == message.message_id:
+                return state.task
             raise _busy()
-        message, step = replace(message, number=max(last, count) + 1), 1
-        while True:
-            task = message.task(self._tenant, self._chats.answering.rules.limits)
-            try:
-                return await self._executions.enqueue(task), message
-            except AlreadyExists:
-                if await self._is_there(task.execution_id):
-                    raise _busy() from None
-            # Turns with this number and maybe many behind it were erased.
-            step *= 2
-            message = replace(message, number=message.number + step)
-
-    async def _is_there(self, execution_id: str) -> bool:
+        message = replace(message, number=max(last, count) + 1)
         try:
-            await self._executions.get(self._tenant, execution_id)
-        except NotFound:
-            return False
-        return True
+            return await enqueue_next(self._executions, message.task(self._tenant, self._chats.answering.rules.limits))
+        except AlreadyExists:
+            raise _busy() from None
 
     async def _follow(self, execution_id: str, listener: Listener) -> None:
         """Pass on what the log tells of an answer that is given elsewhere, until its execution has ended."""
@@ -153,7 +137,8 @@ class Chat:
         finally:
             listener.progress.put_nowait(None)
 
-    async def _answer(self, execution_id: str, message: ChatMessage, channel: Channel) -> ChatAnswer:
+    async def _answer(self, task: Task, channel: Channel) -> ChatAnswer:
+        message = ChatMessage.of(task)
         kept = await self._chats.store.get(self._tenant, message.session_id)
         turn = kept.session.answered(message) if kept is not None else None
         if kept is None or turn is None:
@@ -162,7 +147,7 @@ class Chat:
                 field="session_id",
                 hint="send it again",
             )
-        usage = (await self._executions.get(self._tenant, execution_id)).usage
+        usage = (await self._executions.get(self._tenant, task.execution_id)).usage
         return replace(ChatAnswer.to(kept.session, turn, channel), usage=usage)
 
 

@@ -31,6 +31,7 @@ from swe_ai_fleet.extensions.plans.requests import (
 from swe_ai_fleet.extensions.plans.session import GOOD_ENDS, INTERRUPTED, PlanSession, SessionCard, SessionStatus
 from swe_ai_fleet.extensions.plans.store import approval_id, standing, task_of
 from swe_ai_fleet.orchestrator.executions import Executions
+from swe_ai_fleet.orchestrator.own_runs import enqueue_next
 
 _RESTS = (ApprovalAwaited, BreakpointsSet, ExecutionFinished)
 """What a plan says, or is told, where nobody may be at work on it any more."""
@@ -102,7 +103,7 @@ class PlanSessions:
                 await self._executions.cancel(self._tenant, state.execution_id, reason)
         task = task_of(requested, self._tenant, (limits or RequestLimits()).over(self._planner.limits))
         try:
-            await self._executions.enqueue(task)
+            await enqueue_next(self._executions, task)
         except AlreadyExists:
             raise _being_worked_on() from None
         return self._proposal(await self._rested(*await self._session(session_id)))
