@@ -106,10 +106,11 @@ async def read_run(log: EventLog, tenant: str, execution_id: str, agent_id: str)
 
 def concluded(earlier: RunState, kind: type[T]) -> T | None:
     """The result of a run that ended in an earlier process; None if it did not end, or was cancelled."""
-    if earlier.finished is None or earlier.finished.stop_reason is StopReason.CANCELLED:
+    trajectory = earlier.trajectory
+    if trajectory is None:
         return None
     try:
-        return from_json(kind, earlier.finished.answer)
+        return from_json(kind, trajectory.answer)
     except ValueError:
         return None
 

@@ -31,7 +31,7 @@ from swe_ai_fleet.domain.event import (
 from swe_ai_fleet.domain.json_values import is_mapping
 from swe_ai_fleet.domain.message import AssistantMessage, Message, ToolCall, ToolMessage
 from swe_ai_fleet.domain.tool import Outcome, ToolResult
-from swe_ai_fleet.domain.trajectory import Observation, Plan, Step, StopReason
+from swe_ai_fleet.domain.trajectory import Observation, Plan, Step, StopReason, Trajectory
 
 INTERRUPTED = (
     "interrupted: the process that ran this call ended before the call did. It may or may not have had its effect; "
@@ -79,6 +79,16 @@ class RunState:
     requests: Mapping[str, ApprovalRequest] = field(default_factory=dict[str, ApprovalRequest])
     resolutions: Mapping[str, ApprovalResolution] = field(default_factory=dict[str, ApprovalResolution])
     finished: RunFinished | None = None
+
+    @property
+    def trajectory(self) -> Trajectory | None:
+        """The whole run, once it has ended; None if it can be resumed, as a cancelled run can."""
+        ended = self.finished
+        if ended is None or ended.stop_reason is StopReason.CANCELLED:
+            return None
+        return Trajectory(
+            steps=self.steps, stop_reason=ended.stop_reason, answer=ended.answer, usage=ended.usage, error=ended.error
+        )
 
     def observed(self, call_id: str) -> bool:
         """Whether a call has a result."""

@@ -32,7 +32,7 @@ from swe_ai_fleet.domain.message import (
 from swe_ai_fleet.domain.run import RunState
 from swe_ai_fleet.domain.task import PlanningMode
 from swe_ai_fleet.domain.tool import ToolResult
-from swe_ai_fleet.domain.trajectory import StopReason, Trajectory
+from swe_ai_fleet.domain.trajectory import Trajectory
 from swe_ai_fleet.ports import ChatModel
 from swe_ai_fleet.tools.secrets import Secrets
 
@@ -154,15 +154,8 @@ async def reply_to(
     """
     async with recording.recorded() as (record, earlier):
         resumed([seen.result for step in earlier.steps for seen in step.observations])
-        started, ended = earlier.started, earlier.finished
-        if started is not None and ended is not None and ended.stop_reason is not StopReason.CANCELLED:
-            trajectory = Trajectory(
-                steps=earlier.steps,
-                stop_reason=ended.stop_reason,
-                answer=ended.answer,
-                usage=ended.usage,
-                error=ended.error,
-            )
+        started = earlier.started
+        if started is not None and (trajectory := earlier.trajectory) is not None:
             return _reply(trajectory, earlier.messages, started.messages[-1])
         capabilities = await _capabilities(model)
         task = AgentTask(id=record.trail.execution_id, description=request)

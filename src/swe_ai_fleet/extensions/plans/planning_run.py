@@ -216,7 +216,7 @@ class PlanningRun:
         self, session: PlanSession, trajectory: Trajectory, history: History, proposed: Proposed | None = None
     ) -> RunEnd:
         stop, answer, error = trajectory.stop_reason, self._mask(trajectory.answer), self._mask(trajectory.error)
-        if not _is_over(self._earlier):
+        if self._earlier.trajectory is None:
             await self._journal.append(run_finished(self._trail, stop, trajectory.usage, answer=answer, error=error))
         session = replace(
             session,
@@ -279,19 +279,17 @@ class PlanningRun:
         self._journal.post(MessageAdded(step=len(self._session.steps) + 1, message=message))
 
     def _concluded(self, history: History) -> Trajectory | None:
-        finished, steps = self._earlier.finished, self._session.steps
-        if finished is None or not _is_over(self._earlier):
+        trajectory, steps = self._earlier.trajectory, self._session.steps
+        if trajectory is None:
             return None
-        stop, messages = finished.stop_reason, history.messages
+        stop, messages = trajectory.stop_reason, history.messages
         if stop in LIMITS and isinstance(messages[-1], AssistantMessage) and not messages[-1].tool_calls:
             # The final reply is none of its steps.
             steps = steps[:-1]
         if stop is not StopReason.AWAITING_APPROVAL:
             for call in history.unanswered():
                 history.add(ToolMessage(call_id=call.call_id, content=f"Error: not finished: {stop}"))
-        return Trajectory(
-            steps=steps, stop_reason=stop, answer=finished.answer, usage=finished.usage, error=finished.error
-        )
+        return replace(trajectory, steps=steps)
 
     async def _run(
         self,
@@ -358,11 +356,6 @@ class PlanningRun:
 
 def _person_said(session: PlanSession) -> str:
     return (ANSWERED if session.question else ADJUSTED).format(text=session.adjustment)
-
-
-def _is_over(run: RunState) -> bool:
-    """Whether a run has come to its end; one that was cancelled with its process goes on."""
-    return run.finished is not None and run.finished.stop_reason is not StopReason.CANCELLED
 
 
 def _final_reply(trajectory: Trajectory) -> str:
