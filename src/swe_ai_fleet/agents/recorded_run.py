@@ -193,8 +193,7 @@ async def resume(earlier: RunState, keeper: WorkspaceKeeper, *, lasting: bool = 
     cannot be restored.
     """
     clone, journal, trail = keeper.clone, keeper.journal, keeper.trail
-    trail.entries.extend(earlier.entries)
-    trail.revision = earlier.entries[-1].workspace_revision if earlier.entries else 0
+    trail.resume(earlier.entries)
     checkpoint = earlier.checkpoint
     if checkpoint is not None:
         keeper.last_bundle = checkpoint.bundle
@@ -291,36 +290,6 @@ async def recorded_run(
                 # Before `resume` has read the audit chain, its head is not known here.
                 await journal.append(ended if trail.entries or not resumes else replace(ended, audit_head=""))
             raise
-
-
-@asynccontextmanager
-async def continued_run(
-    log: EventLog, writer: Writer, *, host: str = "", audit_key: bytes = b""
-) -> AsyncGenerator[tuple[RecordedRun, RunState]]:
-    """Claim a run as its next generation and yield what earlier processes did of it, too, for one without a workspace.
-
-    Calls that had begun there and of which nothing more is known are closed as interrupted. Raises Fenced (maybe in a
-    group) where another process has claimed the run by now, Unavailable.
-    """
-
-    async def read() -> RunState:
-        return await read_run(log, writer.tenant, writer.execution_id, writer.agent_id)
-
-    earlier = await read()
-    writer, resumes = replace(writer, generation=earlier.generation + 1), earlier.generation > 0
-    async with recorded_run(log, writer, host=host, audit_key=audit_key, resumes=resumes) as record:
-        await record.journal.flush()
-        if resumes:
-            # Whoever had it can write no more, so this is all that there is.
-            earlier = await read()
-            record.trail.entries.extend(earlier.entries)
-            record.trail.revision = earlier.entries[-1].workspace_revision if earlier.entries else 0
-        for entry in earlier.dangling.values():
-            close_interrupted(entry, record.trail, record.journal)
-        if earlier.dangling:
-            await record.journal.flush()
-            earlier = await read()
-        yield record, earlier
 
 
 def run_finished(

@@ -11,7 +11,7 @@ import hmac
 import json
 import os
 import secrets
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -62,6 +62,11 @@ class AuditTrail:
     def head(self) -> str:
         """The hash of the last entry; sixty-four zeros for an empty trail."""
         return self.entries[-1].hash if self.entries else GENESIS
+
+    def resume(self, entries: Sequence[AuditEntry]) -> None:
+        """Continue the chain that an earlier process of the run began."""
+        self.entries.extend(entries)
+        self.revision = entries[-1].workspace_revision if entries else 0
 
     def open(
         self, spec: OperationSpec, *, arguments: Mapping[str, object], secret: Mapping[str, object], call_id: str
