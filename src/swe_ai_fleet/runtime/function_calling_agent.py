@@ -11,7 +11,6 @@ from typing import Self
 from swe_ai_fleet.agents.function_calling.caller import SYSTEM_PROMPT, FunctionCaller
 from swe_ai_fleet.agents.function_calling.conversation import ToolConversation, converse
 from swe_ai_fleet.agents.function_calling.setup import (
-    CHAT,
     FUNCTION_CALLING,
     AgentResponse,
     AgentTask,
@@ -22,7 +21,7 @@ from swe_ai_fleet.agents.function_calling.setup import (
 from swe_ai_fleet.agents.model_middleware import RETRY_WAITS
 from swe_ai_fleet.domain.budget import Limits
 from swe_ai_fleet.runtime.default_tools import library_registry
-from swe_ai_fleet.runtime.run_deps import NamedModel
+from swe_ai_fleet.runtime.run_deps import NamedModel, chat_limits
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.tools.http_transport import HttpPolicy
 
@@ -132,13 +131,7 @@ class FunctionCallingAgent(_Opened):
     @classmethod
     def chat_profile(cls, settings: Settings | None = None) -> Limits:
         """The limits of an interactive agent, from the settings; by default 5 iterations, 20 calls, 60 seconds."""
-        chosen = settings or Settings()
-        return replace(
-            CHAT,
-            max_iterations=chosen.chat_max_iterations,
-            max_tool_calls=chosen.chat_max_tool_calls,
-            timeout_seconds=chosen.chat_timeout_seconds,
-        )
+        return chat_limits(settings or Settings())
 
     @property
     def task(self) -> AgentTask | None:

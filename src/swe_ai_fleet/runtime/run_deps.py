@@ -89,6 +89,15 @@ async def open_run_deps(
         )
 
 
+def chat_limits(settings: Settings) -> Limits:
+    """The limits of what a person waits for: a chat's answer, a plan's proposal, an interactive agent."""
+    return Limits(
+        max_iterations=settings.chat_max_iterations,
+        max_tool_calls=settings.chat_max_tool_calls,
+        timeout_seconds=settings.chat_timeout_seconds,
+    )
+
+
 def sub_agent_limits(settings: Settings) -> SubAgentLimits:
     """What sub-agents of one run may spend."""
     each = Limits(max_iterations=5, max_tool_calls=12, timeout_seconds=settings.sub_agent_seconds)

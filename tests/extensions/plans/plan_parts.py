@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
 
+from swe_ai_fleet.domain.budget import Limits
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, TaskKind
 from swe_ai_fleet.extensions.plans.drive import PlanDriver, TenantPlanner
 from swe_ai_fleet.extensions.plans.session import PlanSession, PlanTools
@@ -35,6 +36,7 @@ async def plans_in(
         yield PlanTools(workspace=place.workspace, pipeline=place.pipeline, toolkits=place.toolkits, memory=memory)
 
     more.setdefault("store", sessions_in_memory())
+    more.setdefault("limits", Limits(max_iterations=5, max_tool_calls=20, timeout_seconds=60))
     planner = TenantPlanner(model=place.model, tools=tools, **more)
     deps = execution_deps(log, owner=me or f"process-{uuid.uuid4().hex}")
     replicas = SimpleNamespace(me=me, alive=alive) if alive is not None else None

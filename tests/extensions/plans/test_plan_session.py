@@ -15,7 +15,7 @@ import pytest
 from swe_ai_fleet.agents.sub_agents.toolkit import SubAgentLimits
 from swe_ai_fleet.domain import memory
 from swe_ai_fleet.domain.audit import AuditEntry
-from swe_ai_fleet.domain.budget import Limits
+from swe_ai_fleet.domain.budget import Limits, RequestLimits
 from swe_ai_fleet.domain.errors import PreconditionFailed, Unavailable
 from swe_ai_fleet.domain.event import ApprovalAwaited, ToolFinished, ToolStarted
 from swe_ai_fleet.domain.tool import Outcome
@@ -275,13 +275,13 @@ class TestLimitsAndFaults:
         assert (place.root / "rounding.py").exists()
 
     async def test_a_limit_hit_is_an_answer_all_the_same(self, tmp_path: Path) -> None:
-        heard, limits = Heard(), Limits(max_iterations=9, max_tool_calls=3, timeout_seconds=30)
+        heard, limits = Heard(), RequestLimits(max_iterations=9, max_tool_calls=3, timeout_seconds=30)
         many = replace(call("files_list_files"), times=2)
         async with world(tmp_path, {SESSION: (PROPOSAL, many, Turn(content="Half of it is done."))}) as place:
-            plans = await plans_in(place, task_limits=limits, record=heard)
+            plans = await plans_in(place, record=heard)
             await awaiting(plans)
             await plans.approve("s1", "approved")
-            result = await plans.continue_plan("s1")
+            result = await plans.continue_plan("s1", limits=limits)
         stop = StopReason.MAX_TOOL_CALLS
         assert (result.status, result.stop_reason, result.results) == ("limit_reached", stop, "Half of it is done.")
         assert str(stop) in result.error and not heard.outcomes[0].success

@@ -166,7 +166,10 @@ async def replica(
             starter=lambda _: view,
             repositories=workspace_provider(settings),
         ) as plans:
-            service = service_of(PlanningServicer(plans=lambda _: plans(tenant), mask=Secrets([HIDDEN])))
+            servicer = PlanningServicer(
+                plans=lambda _: plans(tenant), mask=Secrets([HIDDEN]), admit=executions.check_tokens
+            )
+            service = service_of(servicer)
             serving = serve_grpc([service], "127.0.0.1:0", TOKEN, _ready, grace_seconds=0.1)
             async with serving as address, grpc.aio.insecure_channel(address) as channel:
                 yield Replica(

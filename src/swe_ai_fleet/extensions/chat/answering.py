@@ -44,6 +44,10 @@ from swe_ai_fleet.tools.secrets import Secrets
 
 MAX_TABLES = 3
 _MASK_TRIES = 4
+_RECALLED = 3
+"""The most memories that are recalled for a message."""
+_RECALL_SECONDS = 3.0
+_KEEP_SECONDS = 10.0
 QUESTION, STARTED, NOT_STARTED = "question", "started", "not_started"
 """The stop reasons of turns without a model."""
 _GOOD_ENDS = frozenset({StopReason.FINAL_ANSWER, StopReason.NO_TOOL_CALLS})
@@ -116,7 +120,7 @@ class Answering:
         waiting = session.waiting
         if waiting and self.starter is not None and self._starts(waiting, message):
             return await self._started(self.starter, session.tried(waiting), message, naming)
-        references = resolve(text, (*session.things, *naming.things), turn=turn, stale_turns=self.rules.stale_turns)
+        references = resolve(text, (*session.things, *naming.things), turn=turn)
         if ask := question(references):
             naming.answer(ask)
             asked = ChatTurn(
@@ -229,8 +233,8 @@ class Answering:
         if self.memories is None or not context.scope.namespaces:
             return ""
         try:
-            async with asyncio.timeout(self.rules.recall_seconds):
-                notes = await self.memories.recall(context.text[:2_000], context.scope, limit=self.rules.recalled)
+            async with asyncio.timeout(_RECALL_SECONDS):
+                notes = await self.memories.recall(context.text[:2_000], context.scope, limit=_RECALLED)
         except (FleetError, TimeoutError) as fault:
             _log.warning("chat.nothing_recalled", reason=str(fault) or "timed out")
             return ""
@@ -245,7 +249,7 @@ class Answering:
         if not to_remember(context.text):
             return ""  # the model knows better what "this" is, and has a tool for it
         try:
-            async with asyncio.timeout(self.rules.keep_seconds):
+            async with asyncio.timeout(_KEEP_SECONDS):
                 return reply_run.KEPT.format(text=await keep(self.memories, context))
         except (FleetError, TimeoutError) as fault:
             return reply_run.NOT_KEPT.format(why=str(fault) or "memory is not available")

@@ -14,7 +14,7 @@ from swe_ai_fleet.domain.errors import AlreadyExists, NotFound, PreconditionFail
 from swe_ai_fleet.domain.event import ExecutionFinished
 from swe_ai_fleet.domain.task import Task, TaskKind
 from swe_ai_fleet.extensions.chat.answering import ChatAnswer
-from swe_ai_fleet.extensions.chat.drive import BUSY, ChatDriver, TenantChats
+from swe_ai_fleet.extensions.chat.drive import ChatDriver, TenantChats, busy
 from swe_ai_fleet.extensions.chat.progress import AnswerStep, Listener, LiveAnswers, ProgressNotifier
 from swe_ai_fleet.extensions.chat.reply_run import ROLE
 from swe_ai_fleet.extensions.chat.session import ChatMessage, ChatState, check_session_id
@@ -116,12 +116,12 @@ class Chat:
         if state is not None and last > count and not state.status.terminal:
             if message.message_id and ChatMessage.of(state.task).message_id == message.message_id:
                 return state.task
-            raise _busy()
+            raise busy()
         message = replace(message, number=max(last, count) + 1)
         try:
             return await enqueue_next(self._executions, message.task(self._tenant, self._chats.answering.rules.limits))
         except AlreadyExists:
-            raise _busy() from None
+            raise busy() from None
 
     async def _follow(self, execution_id: str, listener: Listener) -> None:
         """Pass on what the log tells of an answer that is given elsewhere, until its execution has ended."""
@@ -149,9 +149,3 @@ class Chat:
             )
         usage = (await self._executions.get(self._tenant, task.execution_id)).usage
         return replace(ChatAnswer.to(kept.session, turn, channel), usage=usage)
-
-
-def _busy() -> PreconditionFailed:
-    return PreconditionFailed(
-        BUSY, field="session_id", hint="send it again after that answer, or cancel that message's execution"
-    )

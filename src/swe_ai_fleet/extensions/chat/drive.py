@@ -5,7 +5,6 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from functools import partial
 
 import structlog
@@ -16,6 +15,7 @@ from swe_ai_fleet.domain.event import ExecutionStatus
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.message import AssistantMessage, UserMessage
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
+from swe_ai_fleet.domain.text import now
 from swe_ai_fleet.extensions.chat.answering import Answered, Answering
 from swe_ai_fleet.extensions.chat.progress import LiveAnswers, ProgressNotifier
 from swe_ai_fleet.extensions.chat.reply_run import CANCELLED, NO_ANSWER, ROLE, Recording
@@ -25,7 +25,6 @@ from swe_ai_fleet.orchestrator.execution_context import Ending, ExecutionContext
 from swe_ai_fleet.orchestrator.own_runs import OwnRuns
 from swe_ai_fleet.ports import ModelSessions
 
-BUSY = "another message of this session is still being answered"
 _log = structlog.get_logger(__name__)
 
 
@@ -36,14 +35,12 @@ class TenantChats:
     Attributes:
         store: Keeps the sessions.
         audit_key: Keys the digests of full arguments.
-        clock: The time.
     """
 
     answering: Answering
     store: ChatStore
     tenant: str = DEFAULT_TENANT
     audit_key: bytes = b""
-    clock: Callable[[], datetime] = lambda: datetime.now(UTC)
 
     async def opened(self, message: ChatMessage) -> KeptSession:
         """The session of a message, begun with it where there is none. Raises Unavailable."""
@@ -51,7 +48,7 @@ class TenantChats:
         if kept is None:
             session = ChatState(
                 session_id=message.session_id,
-                started_at=self.clock().isoformat(),
+                started_at=now(),
                 nonce=secrets.token_hex(8),
                 tenant=self.tenant,
             )
@@ -64,17 +61,15 @@ class TenantChats:
         Raises Fenced where another driver has kept it, PreconditionFailed where the session was changed or ended
         meanwhile, Unavailable.
         """
-        turn = replace(
-            answered.turn, at=self.clock().isoformat(), channel=message.channel, message_id=message.message_id
-        )
+        turn = replace(answered.turn, at=now(), channel=message.channel, message_id=message.message_id)
         after = kept.session.with_turn(turn, answered.things, answered.proposal)
         try:
             await self.store.put(after, revision=kept.revision)
         except Fenced as fault:
-            now = await self.store.get(self.tenant, message.session_id)
-            if now is not None and now.session.answered(message) is not None:
+            current = await self.store.get(self.tenant, message.session_id)
+            if current is not None and current.session.answered(message) is not None:
                 raise
-            raise PreconditionFailed(BUSY, field="session_id", hint="send it again") from fault
+            raise busy() from fault
         return turn
 
 
@@ -126,7 +121,7 @@ class AnswerDrive:
         turn = kept.session.answered(message)
         if turn is None:
             if kept.session.count >= message.number:
-                raise PreconditionFailed(BUSY, field="session_id", hint="send it again")
+                raise busy()
             since = self._work.known.started_at
             answered = await self._answering(message).answer(kept.session, message, since, self._recording())
             turn = await self._chats.keep(kept, message, answered)
@@ -151,6 +146,14 @@ class AnswerDrive:
             return await self._work.put(data, "text/plain")
 
         return Recording(recorded=lambda: self._runs.recorded(ROLE), keep=keep, tell=notifier.hear)
+
+
+def busy() -> PreconditionFailed:
+    return PreconditionFailed(
+        "another message of this session is still being answered",
+        field="session_id",
+        hint="send it again after that answer, or cancel that message's execution",
+    )
 
 
 def _unanswered(session: ChatState, message: ChatMessage, text: str, status: ExecutionStatus) -> Answered:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import structlog
 
 from swe_ai_fleet.agents.function_calling.setup import Setup, Tool
-from swe_ai_fleet.domain.budget import Limits
 from swe_ai_fleet.domain.task import PlanningMode
 from swe_ai_fleet.extensions.chat.answering import Answering
 from swe_ai_fleet.extensions.chat.chat import Chat, answering_chats
@@ -20,8 +19,7 @@ from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.ports import KeyValue, Memories
 from swe_ai_fleet.runtime.execution_tools import FleetView, TaskStarter
 from swe_ai_fleet.runtime.factories import open_model
-from swe_ai_fleet.runtime.own_executions import own_executions
-from swe_ai_fleet.runtime.run_deps import model_prices
+from swe_ai_fleet.runtime.run_deps import chat_limits, model_prices
 from swe_ai_fleet.runtime.tool_services import operator_tools, secret_mask, tool_access, with_isolation_level
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.tools.base_tool import BaseTool
@@ -42,7 +40,7 @@ async def open_chats(
     settings: Settings,
     *,
     store: KeyValue,
-    executions: Executions | None = None,
+    executions: Executions,
     fleet: Callable[[str], FleetView | None] = lambda _: None,
     starter: Callable[[str], TaskStarter | None] = lambda _: None,
     memories: Memories | None = None,
@@ -53,7 +51,7 @@ async def open_chats(
     Args:
         settings: The model, the limits, the secrets.
         store: Where sessions are kept: the bucket `CHATS`.
-        executions: Where messages are executions; None: in the memory of this process.
+        executions: Where messages are executions.
         fleet: Where a tenant's executions are looked at.
         starter: Starts a tenant's tasks that a person confirmed.
         memories: What is remembered beyond sessions.
@@ -66,11 +64,8 @@ async def open_chats(
     async with (
         open_model(settings.model_copy(update={"model_patience_seconds": timeout})) as model,
         mcp_tools(settings) as mcp,
-        AsyncExitStack() as stack,
     ):
         offered, kept, mask = (*chat_tools(settings), *mcp, *tools), KeyValueChats(store), secret_mask(settings)
-        if executions is None:
-            executions = await stack.enter_async_context(own_executions(settings, model))
 
         def chats(tenant: str) -> TenantChats:
             answering = Answering(
@@ -85,17 +80,14 @@ async def open_chats(
             ).offering(offered)
             return TenantChats(answering=answering, store=kept, tenant=tenant, audit_key=settings.audit_key.encode())
 
-        yield await stack.enter_async_context(answering_chats(executions, chats))
+        async with answering_chats(executions, chats) as answering:
+            yield answering
 
 
 def chat_rules(settings: Settings, *, retry_waits: Sequence[float]) -> ChatRules:
     """How messages are answered, by settings."""
     return ChatRules(
-        limits=Limits(
-            max_iterations=settings.chat_max_iterations,
-            max_tool_calls=settings.chat_max_tool_calls,
-            timeout_seconds=settings.chat_timeout_seconds,
-        ),
+        limits=chat_limits(settings),
         mode=PlanningMode(settings.planning_mode),
         threshold=settings.hybrid_threshold,
         retry_waits=tuple(retry_waits),

@@ -15,7 +15,6 @@ from swe_ai_fleet.agents.planning.plan_run import ModeRules, PlanRules, drive
 from swe_ai_fleet.agents.planning.planner import Operations
 from swe_ai_fleet.agents.planning.routing import THRESHOLD, assess, fast_path
 from swe_ai_fleet.agents.recorded_run import RecordedRun, run_finished
-from swe_ai_fleet.agents.references.resolving import STALE_TURNS
 from swe_ai_fleet.agents.toolbox import FINAL_ANSWER, Toolbox
 from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.budget import Limits, Usage
@@ -84,27 +83,19 @@ class ChatRules:
             step with it; `hybrid` has complex requests begin with an outline.
         threshold: The complexity (0 to 1) from which a hybrid chat takes a request for complex.
         retry_waits: Seconds before each further try of a model call; none where the model tries again by itself.
-        final_prompt_seconds: For the final answer after a limit ended the work.
-        stale_turns: Things named more turns ago are asked about.
-        recalled: The number of memories for a message.
-        recall_seconds: The timeout of their recall.
-        keep_seconds: The timeout of storing a memory.
     """
 
     limits: Limits = CHAT
     mode: PlanningMode = PlanningMode.AGENTIC
     threshold: float = THRESHOLD
     retry_waits: tuple[float, ...] = (1.0, 3.0)
-    final_prompt_seconds: float = 10.0
-    stale_turns: int = STALE_TURNS
-    recalled: int = 3
-    recall_seconds: float = 3.0
-    keep_seconds: float = 10.0
 
 
 ROLE = "assistant"
 """Of the only agent of a message, and its name."""
 _PROBE_SECONDS = 5.0
+_FINAL_PROMPT_SECONDS = 10.0
+"""For the final answer, after a limit ended the work."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,7 +174,7 @@ async def reply_to(
             toolbox=toolbox,
             history=history,
             budget=budget,
-            rules=replace(setup.rules, max_reminders=0, final_prompt_seconds=rules.final_prompt_seconds),
+            rules=replace(setup.rules, max_reminders=0, final_prompt_seconds=_FINAL_PROMPT_SECONDS),
             journal=narration,
             guard=setup.guard(toolbox, threshold=setup.loop_threshold),
             sampling=setup.sampling,

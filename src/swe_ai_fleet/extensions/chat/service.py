@@ -28,10 +28,6 @@ CHATS_KEPT_SECONDS = 90 * 86_400.0
 MAX_REPLY_BYTES = 3 * 1024 * 1024
 
 
-async def _anybody(_: str) -> None:
-    """Lets everybody have a model work."""
-
-
 class ConversationServicer(ConversationServiceServicer):
     """Serves chats.
 
@@ -40,7 +36,7 @@ class ConversationServicer(ConversationServiceServicer):
         admit: Raises ResourceExhausted where a model may not work for a tenant now.
     """
 
-    def __init__(self, chats: Callable[[str], Chat], *, admit: Callable[[str], Awaitable[object]] = _anybody) -> None:
+    def __init__(self, chats: Callable[[str], Chat], *, admit: Callable[[str], Awaitable[object]]) -> None:
         self._chats = chats
         self._admit = admit
 

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 
 import structlog
 
@@ -17,10 +16,10 @@ from swe_ai_fleet.domain.errors import Fenced, FleetError, PreconditionFailed, R
 from swe_ai_fleet.domain.event import BreakpointsSet, ExecutionStatus
 from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.memory import WorkOutcome
-from swe_ai_fleet.domain.text import well_formed
+from swe_ai_fleet.domain.text import now, well_formed
 from swe_ai_fleet.domain.tool import ToolResult
-from swe_ai_fleet.extensions.plans.planning_run import FAULTS, PLANNER_LIMITS, PlanningRun, RunEnd
-from swe_ai_fleet.extensions.plans.requests import checked_limits, rejection
+from swe_ai_fleet.extensions.plans.planning_run import FAULTS, PlanningRun, RunEnd
+from swe_ai_fleet.extensions.plans.requests import rejection
 from swe_ai_fleet.extensions.plans.session import (
     GOOD_ENDS,
     INTERRUPTED,
@@ -60,31 +59,22 @@ class TenantPlanner:
         tools: Opens what a session works with for the time of one request.
         store: Where its sessions are kept.
         limits: Of one search for an approach.
-        task_limits: Of the run of an approved one.
         sub_agents: Of the sub-agents of one session.
-        prices: What the model costs; a `max_cost` needs them.
+        prices: What the model costs; None: usage has no cost.
         record: Keeps how each goal ended; a FleetError of its is logged and changes nothing.
         secrets: Replaces secrets in what the model proposed and answered, before it is kept or shown.
         audit_key: Keys the digests of full arguments.
-
-    Raises:
-        InvalidRequest: A `max_cost` without prices, naming it.
     """
 
     model: ChatModel
     tools: Callable[[PlanSession], AbstractAsyncContextManager[PlanTools]]
     store: KeyValueSessions
-    limits: Limits = PLANNER_LIMITS
-    task_limits: Limits = field(default_factory=Limits)
+    limits: Limits
     sub_agents: SubAgentLimits = field(default_factory=SubAgentLimits)
     prices: Prices | None = None
     record: Callable[[WorkOutcome], Awaitable[object]] | None = None
     secrets: SecretMask = field(default_factory=Secrets)
     audit_key: bytes = b""
-
-    def __post_init__(self) -> None:
-        for limits in (self.limits, self.task_limits):
-            checked_limits(limits, self.sub_agents, self.prices)
 
     def clean(self, text: str) -> str:
         """A text without secrets and what is no text."""
@@ -96,8 +86,8 @@ class TenantPlanner:
 
     async def keep(self, session: PlanSession) -> PlanSession:
         """The session as its next revision. Raises Fenced where another driver kept it, FleetError."""
-        now = datetime.now(UTC).isoformat()
-        revised = replace(session, revision=session.revision + 1, started_at=session.started_at or now, updated_at=now)
+        at = now()
+        revised = replace(session, revision=session.revision + 1, started_at=session.started_at or at, updated_at=at)
         try:
             await self.store.put(revised)
         except PreconditionFailed as fault:
@@ -232,7 +222,7 @@ class PlanDrive:
         Raises _NoTools where its tools cannot be had.
         """
         planner, model = self._planner, self._planner.model
-        default = planner.task_limits if session.status is SessionStatus.EXECUTING else planner.limits
+        default = Limits() if session.status is SessionStatus.EXECUTING else planner.limits
         if isinstance(model, ModelSessions):
             # With one server for the whole request: it has the prompt cached.
             model = model.session(f"plan-{session.session_id}", tenant=self._work.task.tenant)

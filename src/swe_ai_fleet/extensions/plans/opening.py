@@ -16,7 +16,6 @@ from pathlib import Path
 from swe_ai_fleet.agents.recollections import FleetMemory
 from swe_ai_fleet.agents.run_deps import ANY_MODEL
 from swe_ai_fleet.agents.sub_agents.memory import MemorySearch, RepositoryMemory
-from swe_ai_fleet.domain.budget import Limits
 from swe_ai_fleet.domain.command import Owner
 from swe_ai_fleet.domain.environment import Environment
 from swe_ai_fleet.domain.errors import InvalidRequest
@@ -34,7 +33,7 @@ from swe_ai_fleet.runtime.execution_tools import FleetView, ListExecutions, Show
 from swe_ai_fleet.runtime.factories import open_model
 from swe_ai_fleet.runtime.knowledge import ContextClient
 from swe_ai_fleet.runtime.own_executions import own_executions
-from swe_ai_fleet.runtime.run_deps import model_prices, sub_agent_limits
+from swe_ai_fleet.runtime.run_deps import chat_limits, model_prices, sub_agent_limits
 from swe_ai_fleet.runtime.tool_services import (
     make_sandbox,
     operator_tools,
@@ -239,12 +238,7 @@ async def open_tenant_plans(
                 model=model,
                 tools=deps.open,
                 store=KeyValueSessions(*(buckets or in_memory), tenant=tenant),
-                # Those of chats.
-                limits=Limits(
-                    max_iterations=settings.chat_max_iterations,
-                    max_tool_calls=settings.chat_max_tool_calls,
-                    timeout_seconds=settings.chat_timeout_seconds,
-                ),
+                limits=chat_limits(settings),
                 sub_agents=sub_agent_limits(settings),
                 prices=prices.get(settings.model) or prices.get(ANY_MODEL),
                 record=context.record_outcome if context is not None else None,

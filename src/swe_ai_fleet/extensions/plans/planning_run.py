@@ -42,8 +42,6 @@ from swe_ai_fleet.tools.definition import ToolFailure
 from swe_ai_fleet.tools.pipeline import Pipeline
 
 ROLE = "planner"
-PLANNER_LIMITS = Limits(max_iterations=5, max_tool_calls=20, timeout_seconds=60.0)
-"""Of one search for an approach; the run of an approved one has the limits of a task."""
 MAX_REMINDERS = 2
 MAX_QUESTION_CHARS = 400
 FAULTS = frozenset({StopReason.MODEL_ERROR, StopReason.CONTEXT_TOO_LONG, StopReason.MODEL_STOPPED})

@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 from urllib.parse import urlsplit
 
-from swe_ai_fleet.agents.sub_agents.toolkit import SubAgentLimits
 from swe_ai_fleet.codec import to_plain
 from swe_ai_fleet.domain.approval import ApprovalDecision
-from swe_ai_fleet.domain.budget import Limits, Prices, Usage
+from swe_ai_fleet.domain.budget import Usage
 from swe_ai_fleet.domain.errors import InvalidRequest
 from swe_ai_fleet.domain.memory import MAX_ENTITIES, MAX_ENTITY_CHARS
 from swe_ai_fleet.domain.text import well_formed
@@ -21,22 +20,13 @@ from swe_ai_fleet.extensions.plans.session import PlanSession, ToolCallMade
 MAX_GOAL_CHARS = 20_000
 MAX_LOCATION_CHARS = 2_000
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
-Ending = Literal["completed", "limit_reached", "error"]
+PlanEnding = Literal["completed", "limit_reached", "error"]
 
 
 def checked_id(session_id: str) -> str:
     if not _ID.fullmatch(session_id):
         raise InvalidRequest("a session id has letters, digits, _ - and at most 100 characters", field="session_id")
     return session_id
-
-
-def checked_limits(limits: Limits, sub_agents: SubAgentLimits, prices: Prices | None) -> Limits:
-    for name, each in (("limits", limits), ("sub_agents.each", sub_agents.each)):
-        if each.max_cost and prices is None:
-            raise InvalidRequest(
-                "the model has no price", field=f"{name}.max_cost", hint="set prices, or leave it at 0"
-            )
-    return limits
 
 
 def checked_goal(text: str) -> str:
@@ -159,7 +149,7 @@ class PlanResult:
     `final_plan` is the approved approach, `results` the model's own account of what was done.
     """
 
-    status: Ending
+    status: PlanEnding
     session_id: str
     goal: str
     final_plan: str
@@ -171,7 +161,7 @@ class PlanResult:
     error: str = ""
 
     @classmethod
-    def of(cls, session: PlanSession, status: Ending, mask: Callable[[str], str]) -> PlanResult:
+    def of(cls, session: PlanSession, status: PlanEnding, mask: Callable[[str], str]) -> PlanResult:
         return cls(
             status=status,
             session_id=session.session_id,

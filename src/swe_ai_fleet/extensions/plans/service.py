@@ -46,7 +46,6 @@ _NOT_IN_LISTS = (
 )
 PLANS_KEPT_SECONDS = 90 * 86_400.0
 """After the last request of a session."""
-CALLER = "plan"
 
 
 def proposal_message(answer: AwaitingApproval | PlanFailed) -> pb.ExecutePlanResponse:
@@ -113,10 +112,6 @@ def _call_messages(calls: tuple[ToolCallMade, ...]) -> list[pb.ToolCallMade]:
     return messages[::-1]
 
 
-async def _anybody(_: str) -> None:
-    """Lets everybody have a model work."""
-
-
 @dataclass(kw_only=True, eq=False)
 class PlanningServicer(PlanningServiceServicer):
     """Serves plan sessions.
@@ -129,7 +124,7 @@ class PlanningServicer(PlanningServiceServicer):
 
     plans: Callable[[str], PlanSessions]
     mask: SecretMask
-    admit: Callable[[str], Awaitable[object]] = _anybody
+    admit: Callable[[str], Awaitable[object]]
 
     @property
     def _tenant_plans(self) -> PlanSessions:
@@ -185,7 +180,7 @@ async def open_service(stack: Stack) -> AsyncGenerator[Service]:
     """The plan sessions of a fleet as a service, until the context ends. Raises InvalidRequest, Unavailable."""
 
     def view(tenant: str) -> ExecutionsView:
-        return ExecutionsView(stack.executions, tenant=tenant, caller=CALLER)
+        return ExecutionsView(stack.executions, tenant=tenant, caller="plan")
 
     async with open_tenant_plans(
         stack.settings,
