@@ -1,7 +1,7 @@
 """Planning with a person: memory first, a proposal, a decision, and only then what has an effect.
 
-`service` serves plan sessions, `opening` composes them, for programs too; `sessions` takes what callers ask, `drive`
-drives what it led to.
+`service` serves plan sessions, `opening` composes them from settings, for programs too; `sessions` handles the requests
+of callers, `drive` drives the executions that they start.
 """
 
 from functools import partial

@@ -1,4 +1,4 @@
-"""Plans being driven: proposed, decided about, run. The log says how far; a session's document keeps it."""
+"""Drives plans: proposal, decision, run. The log records the progress; a session's document is the checkpoint."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from swe_ai_fleet.extensions.plans.store import (
     KeyValueSessions,
     approval_request,
     continued,
+    current_session,
     run_name,
-    standing,
     tool_results,
 )
 from swe_ai_fleet.orchestrator.approvals import PAUSE, control
@@ -52,18 +52,18 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class TenantPlanner:
-    """What a tenant's plans are made with.
+    """The model, tools and limits of a tenant's plans.
 
     Attributes:
         model: The model that plans; it plays the sub-agents too.
-        tools: Opens what a session works with for the time of one request.
-        store: Where its sessions are kept.
-        limits: Of one search for an approach.
-        sub_agents: Of the sub-agents of one session.
+        tools: Opens the workspace and the tools of a session for one request.
+        store: The sessions of the tenant.
+        limits: The limits of one search for an approach; the run of an approved one has those of a task.
+        sub_agents: The limits of all sub-agents of one session.
         prices: What the model costs; None: usage has no cost.
-        record: Keeps how each goal ended; a FleetError of its is logged and changes nothing.
-        secrets: Replaces secrets in what the model proposed and answered, before it is kept or shown.
-        audit_key: Keys the digests of full arguments.
+        record: Stores the outcome of each goal; its FleetErrors are logged and change nothing.
+        secrets: Replaces secrets in proposals and answers of the model before they are stored or shown.
+        audit_key: The key of the digests of full arguments.
     """
 
     model: ChatModel
@@ -77,15 +77,15 @@ class TenantPlanner:
     audit_key: bytes = b""
 
     def clean(self, text: str) -> str:
-        """A text without secrets and what is no text."""
+        """A text without secrets and without characters that are not well-formed."""
         return self.secrets(well_formed(text))
 
-    async def taken(self, state: ExecutionState) -> PlanSession:
-        """A session as the log has it, whose driver may keep it from here on and no earlier one may."""
-        return await self.keep(standing(await self.store.get(state.task.task_id), state, self.clean))
+    async def claimed(self, state: ExecutionState) -> PlanSession:
+        """The current session, stored as a new revision: an earlier driver can store it no more. Raises as `keep`."""
+        return await self.keep(current_session(await self.store.get(state.task.task_id), state, self.clean))
 
     async def keep(self, session: PlanSession) -> PlanSession:
-        """The session as its next revision. Raises Fenced where another driver kept it, FleetError."""
+        """Store the session as its next revision. Raises Fenced where another driver stored it, FleetError."""
         at = now()
         revised = replace(session, revision=session.revision + 1, started_at=session.started_at or at, updated_at=at)
         try:
@@ -96,30 +96,30 @@ class TenantPlanner:
 
 
 class PlanDriver:
-    """Drives the plans of all tenants; `planner` is what those of one are made with."""
+    """Drives the plans of all tenants; `planner` gives the planner of a tenant."""
 
     def __init__(self, planner: Callable[[str], TenantPlanner]) -> None:
         self._planner = planner
 
     def drive(self, *, work: ExecutionContext) -> PlanDrive:
-        """The plan of an execution under way; nothing that ended under an earlier driver is done again."""
+        """Drive the plan of an execution; what an earlier driver finished is not repeated."""
         return PlanDrive(self._planner(work.task.tenant), work)
 
     async def ended(self, deps: ExecutionDeps, state: ExecutionState, ending: Ending) -> None:
-        """Keep how a goal ends, and tell whoever learns from it. Raises Fenced, Unavailable."""
+        """Store how a goal ended, in its session and as an outcome to learn from. Raises Fenced, Unavailable."""
         planner = self._planner(state.task.tenant)
         try:
-            session = standing(await planner.store.get(state.task.task_id), state, planner.clean)
+            session = current_session(await planner.store.get(state.task.task_id), state, planner.clean)
             reason = planner.clean(ending.error)
             if not session.status.over:
                 if ending.status is ExecutionStatus.CANCELLED:
                     reason = f"the goal was cancelled: {reason}"
                 runs = OwnRuns(deps=deps, task=state.task, audit_key=planner.audit_key)
                 session = await _abandoned(runs, session, reason)
-                ended = session.broken_off() if session.status is SessionStatus.EXECUTING else session.closed(reason)
+                ended = session.interrupted() if session.status is SessionStatus.EXECUTING else session.closed(reason)
                 await planner.keep(replace(ended, status=SessionStatus.ERROR, error=reason))
         except (PreconditionFailed, ResourceExhausted) as fault:
-            # It cannot be read, or is too long; the execution ends all the same.
+            # The session cannot be read, or is too long; the execution ends all the same.
             _log.warning("plan_session.end_not_kept", session=state.task.task_id, reason=fault.message)
             return
         if planner.record is None:
@@ -128,11 +128,11 @@ class PlanDriver:
             tenant = state.task.tenant
             await planner.record(outcome_of(session, ending.status, session.rejection or reason, tenant=tenant))
         except FleetError as error:
-            _log.warning("plan_session.outcome_not_heard", session=session.session_id, reason=error.message)
+            _log.warning("plan_session.outcome_not_recorded", session=session.session_id, reason=error.message)
 
 
 class PlanDrive:
-    """One plan under way, up to its end; a `KindDrive`."""
+    """Drives one plan to its end; a `KindDrive`."""
 
     def __init__(self, planner: TenantPlanner, work: ExecutionContext) -> None:
         self._planner = planner
@@ -140,34 +140,34 @@ class PlanDrive:
         self._runs = OwnRuns(deps=work.deps, task=work.task, audit_key=planner.audit_key, signing=work.runs.signing)
         self._steered = asyncio.Event()
         self.waits = False
-        """Whether it is approved, and nobody has asked yet that it be run."""
+        """Whether the plan is approved and waits for the request to run it."""
 
     def steered(self) -> None:
-        """Hear that somebody steered; what they said stands in the log."""
+        """Called when a control event arrives; the event itself is in the log."""
         self._steered.set()
 
     async def run(self) -> Ending:
-        """Drive it to its ending. Raises FleetError for what ends it without one, Fenced."""
+        """Drive the plan to its end and return that. Raises FleetError where the plan fails, Fenced."""
         approvals = self._work.runs.approvals
-        session = await self._planner.taken(self._work.known)
+        session = await self._planner.claimed(self._work.known)
         while not session.status.over:
             match session.status:
                 case SessionStatus.PLANNING:
                     session = await self._planner.keep(await self._proposed(session))
                 case SessionStatus.EXECUTING if session.requests:
-                    session = await self._planner.keep(await self._carried_out(session))
+                    session = await self._planner.keep(await self._executed(session))
                     if session.status is SessionStatus.APPROVED:
                         hold = BreakpointsSet(action=PAUSE, by=run_name(session))
                         await self._work.deps.log.tell(control(self._work.task), hold)
                 case SessionStatus.EXECUTING:
-                    session = replace(session.broken_off(), status=SessionStatus.ERROR, error=INTERRUPTED)
+                    session = replace(session.interrupted(), status=SessionStatus.ERROR, error=INTERRUPTED)
                     session = await self._planner.keep(session)
                 case _:
                     if session.status.waiting:
                         await approvals.ask(approval_request(session))
                     else:
                         await self._until_continued()
-                    current = standing(session, await approvals.refresh(), self._planner.clean)
+                    current = current_session(session, await approvals.refresh(), self._planner.clean)
                     session = await self._planner.keep(current)
         error = rejection(session.rejection) if session.status is SessionStatus.REJECTED else session.error
         usage = (await approvals.refresh()).spent
@@ -181,10 +181,10 @@ class PlanDrive:
         self.waits = False
 
     async def _proposed(self, session: PlanSession) -> PlanSession:
-        """A session once the request for an approach is done."""
+        """The session after its request for an approach."""
         try:
-            async with self._recorded(session) as (run, tools_found):
-                end = await (run.adjust() if session.adjustment else run.plan(tools_found))
+            async with self._recorded(session) as (run, results):
+                end = await (run.adjust() if session.adjustment else run.plan(results))
         except _NoTools as error:
             return replace(session, status=SessionStatus.ERROR, error=self._planner.clean(str(error)))
         session, proposed = replace(end.session, error=""), end.proposed
@@ -203,28 +203,28 @@ class PlanDrive:
             proposals=session.proposals + 1,
         )
 
-    async def _carried_out(self, session: PlanSession) -> PlanSession:
-        """A session once the request to carry it out is done; approved still where its model server failed."""
+    async def _executed(self, session: PlanSession) -> PlanSession:
+        """The session after the run of the approved approach; still `approved` where the model server failed."""
         try:
             async with self._recorded(session) as (run, _):
                 end: RunEnd = await run.run()
         except _NoTools as error:
             return replace(session, status=SessionStatus.APPROVED, error=self._planner.clean(str(error)))
         error = "" if end.session.stop_reason in GOOD_ENDS else end.error
-        # The conversation is whole, so the next request goes on behind what was done.
+        # The conversation is complete, so the next request continues after the calls that were made.
         status = SessionStatus.APPROVED if end.session.stop_reason in FAULTS else SessionStatus.COMPLETED
         return replace(end.session, status=status, answer=end.answer, error=error)
 
     @asynccontextmanager
     async def _recorded(self, session: PlanSession) -> AsyncGenerator[tuple[PlanningRun, Mapping[str, ToolResult]]]:
-        """The agent of the session's request, and by operation what tools gave it before its first message.
+        """The agent of the session's request, and by operation the results from before its first message.
 
-        Raises _NoTools where its tools cannot be had.
+        Raises _NoTools where its tools cannot be opened.
         """
         planner, model = self._planner, self._planner.model
         default = Limits() if session.status is SessionStatus.EXECUTING else planner.limits
         if isinstance(model, ModelSessions):
-            # With one server for the whole request: it has the prompt cached.
+            # One server for the whole request: it has the prompt cached.
             model = model.session(f"plan-{session.session_id}", tenant=self._work.task.tenant)
         async with AsyncExitStack() as stack:
             try:
@@ -243,18 +243,18 @@ class PlanDrive:
                 mask=planner.clean,
                 prices=planner.prices,
             )
-            known: Mapping[str, ToolResult] = {}
+            results: Mapping[str, ToolResult] = {}
             if earlier.generation:
-                known = await tool_results(self._work.deps.log, self._work.task, run_name(session))
-            yield run, known
+                results = await tool_results(self._work.deps.log, self._work.task, run_name(session))
+            yield run, results
 
 
 class _NoTools(Exception):
-    """What a session works with cannot be had."""
+    """The workspace or the tools of a session cannot be opened."""
 
 
 async def _abandoned(runs: OwnRuns, session: PlanSession, reason: str) -> PlanSession:
-    """The session with what was done of its request, which nobody runs any further."""
+    """The session with the work that was done for its request, which is not continued."""
     if not session.status.working or not session.requests:
         return session
     run = await runs.abandoned(run_name(session), reason)

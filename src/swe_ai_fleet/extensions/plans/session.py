@@ -1,6 +1,6 @@
-"""A plan session: a plan that a person decides about, from the goal to what came of it.
+"""A plan session: a plan that a person decides about, from the goal to its result.
 
-Callers get answers (`requests.py`); whoever learns from sessions gets their outcomes.
+Callers get answers (`requests.py`); the memory that learns from sessions gets their outcomes.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from swe_ai_fleet.tools.operation import Toolkit
 from swe_ai_fleet.tools.pipeline import Pipeline
 
 GOOD_ENDS = frozenset({StopReason.FINAL_ANSWER, StopReason.NO_TOOL_CALLS})
-"""A plan that was carried out and ended otherwise was not completed."""
+"""The stop reasons of a run that completed its plan."""
 _DIALOGUE = frozenset({"propose_approach", "final_answer", "request_tools", "ask_user"})
-"""Calls of these are no work."""
+"""Calls of these belong to the dialogue with the person and are not counted as work."""
 _ARGUMENT_CHARS = 1_000
 _RESULT_CHARS = 500
 _CARD_CHARS = 300
-_BROKEN_OFF = "its process ended while this was being carried out: some of it may be done. Look before you do it again."
+_CUT_OFF = "its process ended while this was being carried out: some of it may be done. Look before you do it again."
 INTERRUPTED = (
     "its process ended while the session was being worked on; what it did stands in the audit. "
     "Set the goal again to continue."
@@ -40,7 +40,7 @@ INTERRUPTED = (
 
 
 class SessionStatus(StrEnum):
-    """Where a session stands; `planning` and `executing` while its model works, or until somebody goes on with it."""
+    """The status of a session; `planning` and `executing` while its model works, or may resume."""
 
     PLANNING = "planning"
     AWAITING_APPROVAL = "awaiting_approval"
@@ -53,12 +53,12 @@ class SessionStatus(StrEnum):
 
     @property
     def working(self) -> bool:
-        """Whether a request of the session is being carried out, or was when its process ended."""
+        """Whether a request of the session is being worked on, or was when its process ended."""
         return self in (SessionStatus.PLANNING, SessionStatus.EXECUTING)
 
     @property
     def waiting(self) -> bool:
-        """Whether a person is to decide about a proposal, or to answer a question."""
+        """Whether the session waits for a person: for a decision about a proposal, or the answer to a question."""
         return self in (SessionStatus.AWAITING_APPROVAL, SessionStatus.AWAITING_ANSWER)
 
     @property
@@ -68,7 +68,7 @@ class SessionStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Research:
-    """What was found out about the gaps of memory; `error` says why nothing was. Untrusted text."""
+    """The research about the gaps of memory; `error` says why it failed. Untrusted text."""
 
     summary: str = ""
     sources: tuple[str, ...] = ()
@@ -108,16 +108,16 @@ class SessionCard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanSession:
-    """All that a session is made of; with it another process goes on from exactly here.
+    """The whole state of a session: another process can continue from it.
 
-    `messages` are the whole conversation, `steps` what was done in it; a proposal that waits is the last step, its
-    calls unanswered. `iterations_before` are the steps of earlier goals of the same session. `revision` counts stores.
-    Times are ISO 8601, UTC. `repository` (path or URL) at `ref` is looked into, where there is one. `started_by` set
-    the goal, where callers can be told apart.
+    `messages` are the whole conversation, `steps` the model's turns in it; a proposal that waits is the last step, its
+    calls unanswered. `iterations_before` is the number of steps of earlier goals of the session. `revision` counts
+    writes. Times are ISO 8601, UTC. `repository` (path or URL) at `ref` is the repository that the goal is about, if
+    any. `started_by` is the caller who set the goal, where callers can be told apart.
 
-    `attempt` counts the goals of the session and `requests` what was asked for the present one: each has a run of its
-    own in the log. `adjustment` is what a person asked for in the last of them, or their answer to the `question` that
-    the model had, `limits` what its caller allows it. `rejection` is why the approach was rejected.
+    `attempt` counts the goals of the session and `requests` the requests for the current goal: each request has a run
+    of its own in the log. `adjustment` is the person's text in the last request: the changes they want, or their answer
+    to the model's `question`; `limits` are the limits of that request. `rejection` is the reason of a rejection.
     """
 
     session_id: str
@@ -161,12 +161,12 @@ class PlanSession:
                 step=step.number - self.iterations_before,
                 tool=call.name,
                 arguments=mask(call.arguments)[:_ARGUMENT_CHARS],
-                success=seen.result.success,
-                outcome=str(seen.result.outcome),
-                result=mask(seen.result.observation())[:_RESULT_CHARS],
+                success=observation.result.success,
+                outcome=str(observation.result.outcome),
+                result=mask(observation.result.observation())[:_RESULT_CHARS],
             )
             for step in self.own_steps
-            for call, seen in zip(step.reply.tool_calls, step.observations, strict=False)
+            for call, observation in zip(step.reply.tool_calls, step.observations, strict=False)
         )
 
     @property
@@ -211,38 +211,36 @@ class PlanSession:
             begun = begun[1:]
         return replace(self, messages=run.messages, steps=(*steps, *begun))
 
-    def decided(self, said: ApprovalResolution) -> PlanSession:
-        match said.decision:
+    def decided(self, resolution: ApprovalResolution) -> PlanSession:
+        match resolution.decision:
             case ApprovalDecision.APPROVED:
                 return replace(self, status=SessionStatus.APPROVED)
             case ApprovalDecision.REJECTED:
-                why = f": {said.text}" if said.text else ""
+                why = f": {resolution.text}" if resolution.text else ""
                 session = self.closed(f"the person rejected this approach{why}")
                 return replace(
-                    session, status=SessionStatus.REJECTED, stop_reason=StopReason.REJECTED, rejection=said.text
+                    session, status=SessionStatus.REJECTED, stop_reason=StopReason.REJECTED, rejection=resolution.text
                 )
             case ApprovalDecision.ADJUSTED:
-                limits = said.limits or RequestLimits()
+                limits = resolution.limits or RequestLimits()
                 return replace(
                     self,
                     status=SessionStatus.PLANNING,
-                    adjustment=said.text,
+                    adjustment=resolution.text,
                     requests=self.requests + 1,
                     limits=limits,
                 )
 
-    def broken_off(self) -> PlanSession:
-        """The session with its model told that nobody knows how much of the approved approach is done."""
+    def interrupted(self) -> PlanSession:
+        """The session with a note to its model: it is not known how much of the approved approach is done."""
         if self.waits:
-            return self.closed(_BROKEN_OFF)
-        return replace(
-            self, messages=(*self.messages, UserMessage(content=f"The approach was approved; {_BROKEN_OFF}"))
-        )
+            return self.closed(_CUT_OFF)
+        return replace(self, messages=(*self.messages, UserMessage(content=f"The approach was approved; {_CUT_OFF}")))
 
     def followed_by(self, later: PlanSession) -> PlanSession:
-        """The session with another one's goal, behind the conversation it had."""
+        """The session with the goal of a `later` one, after the conversation so far."""
         if self.status is SessionStatus.EXECUTING:
-            before = self.broken_off()
+            before = self.interrupted()
         else:
             before = self.closed("not carried out: the person continued with something else")
         return PlanSession(
@@ -267,10 +265,10 @@ class PlanSession:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanTools:
-    """What a session works with; `toolkits` share the pipeline.
+    """The workspace and the tools of a session; `toolkits` share the pipeline.
 
-    `idle` names operations that the model is not shown until it asks for them, `unlisted` those of them that lack what
-    they need here. `memory` is asked first; None: the repository's documents and history.
+    `idle` names operations that the model is not shown until it asks for them, `unlisted` those of them that cannot
+    work with these settings. `memory` is asked first; None: the repository's documents and history.
     """
 
     workspace: Workspace
@@ -285,7 +283,7 @@ def outcome_of(session: PlanSession, status: ExecutionStatus, reason: str, *, te
     """How a session ended: completed, rejected, failed (no proposal, or a model that no longer answered) or cancelled.
 
     Its approach ratio is the share of its proposals that were approved: 1.0 where the first one was, 0.0 where none
-    was. The agents used are its sub-agents. `reason` says why it was rejected, failed or was broken off.
+    was. The agents used are its sub-agents. `reason` says why it was rejected, failed or was cancelled.
     """
     calls = session.calls_made()
     called = {call.tool for call in calls if call.success}

@@ -1,4 +1,4 @@
-"""Plan sessions of a tenant: what callers ask of them is said to their executions, and answered once those rest."""
+"""Plan sessions of a tenant: requests of callers become executions and control events; answers are read from them."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ from swe_ai_fleet.extensions.plans.requests import (
     rejection,
 )
 from swe_ai_fleet.extensions.plans.session import GOOD_ENDS, INTERRUPTED, PlanSession, SessionCard, SessionStatus
-from swe_ai_fleet.extensions.plans.store import approval_id, standing, task_of
+from swe_ai_fleet.extensions.plans.store import approval_id, current_session, task_of
 from swe_ai_fleet.orchestrator.executions import Executions
 from swe_ai_fleet.orchestrator.own_runs import enqueue_next
 
-_RESTS = (ApprovalAwaited, BreakpointsSet, ExecutionFinished)
-"""What a plan says, or is told, where nobody may be at work on it any more."""
+_PAUSES = (ApprovalAwaited, BreakpointsSet, ExecutionFinished)
+"""The events after which the driver of a plan may be idle."""
 
 
 class PlanSessions:
-    """Takes goals, decisions about what is proposed, and requests to carry it out, whichever replica works on them.
+    """Accepts goals, decisions about proposals, and requests to run them, whichever replica drives the plan.
 
-    A request outlives its caller, and its session keeps the result; the same request again waits for the same answer.
+    A request outlives its caller, and its session keeps the result; a repeated request waits for the same answer.
     """
 
     def __init__(self, executions: Executions, planner: TenantPlanner, *, tenant: str) -> None:
@@ -61,22 +61,22 @@ class PlanSessions:
     ) -> AwaitingApproval | PlanFailed:
         """Search memory, research its gaps, and have an approach proposed; nothing with an effect runs.
 
-        The same goal again, until its proposal is decided about, gives that proposal. Another goal goes on in the
+        A repeated goal gets the same proposal until a person has decided about it. Another goal continues the
         session's conversation.
 
         Args:
-            goal: What is to be reached.
-            selected_entities: Names that the person chose as relevant; none is valid.
-            session_id: A session to go on with; an unknown or absent one starts a new one.
-            repository: Path or URL of a repository to look into; empty: the session's, or none.
-            ref: Branch, tag or commit of it; empty: what is checked out.
-            limits: Of this search for an approach; what they leave out has the default.
-            by: Who asks; empty where callers cannot be told apart.
+            goal: The goal, in the person's words.
+            selected_entities: Names that the person chose as relevant; may be empty.
+            session_id: The session to continue; an unknown id starts a session, an empty one a session with a new id.
+            repository: Path or URL of a repository to read; empty: the session's, or none.
+            ref: Branch, tag or commit of it; empty: the one that is checked out.
+            limits: The limits of this search for an approach; 0 in a field: the default.
+            by: The caller's name; empty where callers cannot be told apart.
 
         Raises:
             InvalidRequest: Naming the field.
             PreconditionFailed: The session is being worked on.
-            ResourceExhausted: Too much waits already.
+            ResourceExhausted: The queue is full.
             Unavailable: Log or store do not answer.
         """
         goal, entities = checked_goal(goal), checked_entities(selected_entities)
@@ -92,10 +92,10 @@ class PlanSessions:
         )
         session, state = await self._read(session_id)
         if session is not None:
-            session = await self._rested(session, state) if session.status.over else session
+            session = await self._when_idle(session, state) if session.status.over else session
             requested = session.followed_by(requested)
             if requested.same_as(session) and (session.status.waiting or session.status is SessionStatus.PLANNING):
-                return self._proposal(await self._rested(session, state))
+                return self._proposal(await self._when_idle(session, state))
             if session.status.working:
                 raise _being_worked_on()
             if state is not None and not session.status.over:
@@ -106,7 +106,7 @@ class PlanSessions:
             await enqueue_next(self._executions, task)
         except AlreadyExists:
             raise _being_worked_on() from None
-        return self._proposal(await self._rested(*await self._session(session_id)))
+        return self._proposal(await self._when_idle(*await self._session(session_id)))
 
     async def approve(
         self,
@@ -123,18 +123,18 @@ class PlanSessions:
         A question that waits is answered in the same way, by `adjusted` and the answer, or ended by `rejected`.
 
         Args:
-            session_id: Whose proposal.
+            session_id: The session of the proposal.
             decision: approved, rejected or adjusted.
-            adjustment: What is to be different, or why it is rejected.
-            proposal: The number of the one that the person has seen; 0: whichever waits.
-            limits: Of the search for another approach.
-            by: Who decides; empty where callers cannot be told apart. Who set the goal may only reject.
+            adjustment: The changes that the person wants, or the reason of a rejection.
+            proposal: The number of the proposal that the person has read; 0: the pending one.
+            limits: The limits of the search for another approach.
+            by: The caller's name; empty where callers cannot be told apart. Who set the goal may only reject.
 
         Raises:
             NotFound: There is no such session.
-            PreconditionFailed: Nothing waits there, or another proposal.
+            PreconditionFailed: No proposal is pending, or another one.
             InvalidRequest: There is no such decision, or an adjustment without text.
-            PermissionDenied: They set the goal themselves.
+            PermissionDenied: The caller set the goal.
             Unavailable: Log or store do not answer.
         """
         decision, adjustment = checked_decision(decision), checked_adjustment(adjustment)
@@ -147,7 +147,7 @@ class PlanSessions:
             case SessionStatus.REJECTED, ApprovalDecision.REJECTED:
                 return PlanRejected(session_id=session_id, message=rejection(session.rejection))
             case SessionStatus.PLANNING, ApprovalDecision.ADJUSTED if session.adjustment == adjustment:
-                return self._proposal(await self._rested(session, state))
+                return self._proposal(await self._when_idle(session, state))
             case _ if not session.status.waiting:
                 why = f": {session.error}" if session.error else ""
                 raise PreconditionFailed(f"no proposal is pending in this session; its status is {session.status}{why}")
@@ -159,7 +159,7 @@ class PlanSessions:
                 )
             case _:
                 pass
-        execution_id = await self._in_log(session, state)
+        execution_id = await self._execution_of(session, state)
         resolution = ApprovalResolution(
             approval_id=approval_id(session), decision=decision, text=adjustment, caller=by, limits=limits
         )
@@ -171,27 +171,28 @@ class PlanSessions:
                 await self._executions.wait(self._tenant, execution_id)
                 return PlanRejected(session_id=session_id, message=rejection(self._planner.clean(adjustment)))
             case ApprovalDecision.ADJUSTED:
-                return self._proposal(await self._rested(standing(session, state, self._planner.clean), state))
+                session = current_session(session, state, self._planner.clean)
+                return self._proposal(await self._when_idle(session, state))
 
     async def continue_plan(self, session_id: str, *, limits: RequestLimits | None = None, by: str = "") -> PlanResult:
-        """Carry out what was approved, from the exact point of the proposal on. Again gives the same result; only
-        where the model server failed it goes on, behind what was done.
+        """Run the approved approach, from the exact point of the proposal on. A repeated request gets the same result;
+        only where the model server failed does the run continue, after the calls that were made.
 
-        `limits` are those of the run; one that has begun keeps its own. `by` is who asks.
+        `limits` are those of the run; a run that has begun keeps its own. `by` is the caller's name.
 
         Raises:
             NotFound: There is no such session.
-            InvalidRequest: The id is none.
+            InvalidRequest: The id is malformed.
             PreconditionFailed: Its approach is not approved.
             Unavailable: Log or store do not answer.
         """
         session, state = await self._session(checked_id(session_id))
         if session.status is SessionStatus.APPROVED:
-            execution_id = await self._in_log(session, state)
+            execution_id = await self._execution_of(session, state)
             state = await self._executions.carry_on(self._tenant, execution_id, limits, by=by)
-            session = standing(session, state, self._planner.clean)
+            session = current_session(session, state, self._planner.clean)
         if session.status is SessionStatus.EXECUTING:
-            session = await self._rested(session, state)
+            session = await self._when_idle(session, state)
         elif session.status is not SessionStatus.COMPLETED and session.error != INTERRUPTED:
             raise PreconditionFailed(f"there is no approved approach to carry out; the session is {session.status}")
         good = "completed" if session.stop_reason in GOOD_ENDS else "limit_reached"
@@ -199,12 +200,12 @@ class PlanSessions:
         return PlanResult.of(session, status, self._planner.clean)
 
     async def session(self, session_id: str) -> PlanSession:
-        """A session as it stands. Raises NotFound, InvalidRequest, Unavailable."""
+        """The current session. Raises NotFound, InvalidRequest, Unavailable."""
         session, _ = await self._session(checked_id(session_id))
         return session
 
     async def sessions(self) -> tuple[SessionCard, ...]:
-        """The cards of all sessions, the one that was worked on last first. Raises Unavailable."""
+        """The cards of all sessions, the most recently updated first. Raises Unavailable."""
         return await self._planner.store.listed()
 
     async def _session(self, session_id: str) -> tuple[PlanSession, ExecutionState | None]:
@@ -214,9 +215,9 @@ class PlanSessions:
         return session, state
 
     async def _read(self, session_id: str) -> tuple[PlanSession | None, ExecutionState | None]:
-        """A session, and the execution of its goal; None for one of an earlier version, or that the log has forgotten.
+        """A session, and the execution of its goal; None for an execution that the log never had, or has no longer.
 
-        The log is read before the document: what that says may be newer.
+        The log is read before the document, which may be newer.
         """
         try:
             state = await self._executions.latest(self._tenant, session_id, TaskKind.PLAN)
@@ -228,31 +229,32 @@ class PlanSessions:
                 execution_id = task_of(stored, self._tenant, self._planner.limits).execution_id
                 state = await self._executions.get(self._tenant, execution_id)
             except NotFound:
-                # Nobody goes on with it.
-                broken = replace(stored, status=SessionStatus.ERROR, error=INTERRUPTED)
-                return broken if stored.status.working else stored, None
-        return standing(stored, state, self._planner.clean) if state is not None else None, state
+                if stored.status.working:
+                    # No driver continues it.
+                    stored = replace(stored, status=SessionStatus.ERROR, error=INTERRUPTED)
+                return stored, None
+        return current_session(stored, state, self._planner.clean) if state is not None else None, state
 
-    async def _in_log(self, session: PlanSession, state: ExecutionState | None) -> str:
-        """The id of the execution of a session that waits; one of an earlier version becomes an execution."""
+    async def _execution_of(self, session: PlanSession, state: ExecutionState | None) -> str:
+        """The execution id of a session that waits for a person; a session without an execution gets one."""
         if state is not None:
             return state.execution_id
         execution_id = await self._executions.enqueue(task_of(session, self._tenant, self._planner.limits))
         if session.status.waiting:
-            await self._until(execution_id, 0)
+            await self._next_pause(execution_id, 0)
         return execution_id
 
-    async def _rested(self, session: PlanSession, state: ExecutionState | None) -> PlanSession:
-        """A session once nobody works on it any more: it waits for a person, or has ended."""
+    async def _when_idle(self, session: PlanSession, state: ExecutionState | None) -> PlanSession:
+        """Wait until a session is idle, which is when it waits for a person or has ended; the session then."""
         while state is not None and not state.status.terminal and (session.status.working or session.status.over):
-            await self._until(state.execution_id, state.last_sequence + 1)
+            await self._next_pause(state.execution_id, state.last_sequence + 1)
             session, state = await self._session(session.session_id)
         return session
 
-    async def _until(self, execution_id: str, sequence: int) -> None:
+    async def _next_pause(self, execution_id: str, sequence: int) -> None:
         async with aclosing(self._executions.watch(self._tenant, execution_id, sequence)) as events:
             async for stored in events:
-                if isinstance(stored.event.body, _RESTS):
+                if isinstance(stored.event.body, _PAUSES):
                     return
 
     def _proposal(self, session: PlanSession) -> AwaitingApproval | PlanFailed:

@@ -1,4 +1,4 @@
-"""Where plan sessions are: their goals in the log as executions, and as they stood last in buckets of all replicas."""
+"""Plan sessions in storage: their goals as executions in the log, their checkpoints in buckets that replicas share."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from swe_ai_fleet.tools.builtin import ASK, PROPOSE
 SESSIONS_BUCKET = "PLAN_SESSIONS"
 PARTS_BUCKET = "PLAN_SESSION_PARTS"
 PART_BYTES = 512 * 1024
-"""Of one value: NATS takes messages of a megabyte unless it is told otherwise."""
+"""The most bytes of one value: by default NATS accepts messages of up to a megabyte."""
 MAX_SESSION_BYTES = 32 * 1024 * 1024
-"""Of a whole session as JSON."""
+"""The most bytes of a session as JSON."""
 _READS = 5
 _log = structlog.get_logger(__name__)
 CONTINUE = "continue"
@@ -41,9 +41,9 @@ _ENDED = {ExecutionStatus.COMPLETED: SessionStatus.COMPLETED, ExecutionStatus.RE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """What stands under a session's key: its card, its revision, and where the rest of it is.
+    """The value under a session's key: its card, its revision, and the location of its body.
 
-    The rest is JSON, deflated, in `parts` pieces under `<key>.<place>.<number>` of another store; `size` is that of
+    The body is JSON, deflated, in `parts` pieces under `<key>.<place>.<number>` of another store; `size` is that of
     the JSON in bytes.
     """
 
@@ -58,8 +58,8 @@ class Head:
 class KeyValueSessions:
     """The sessions of a tenant, for all replicas of a service.
 
-    Heads and bodies lie in stores of their own, so that a list reads the heads alone. A body is written before the head
-    that names it and under a name of its own, so whoever reads a head finds what belongs to it; it must live as long.
+    Heads and bodies are in separate stores, so that a list reads only heads. A body is written before the head that
+    names it, under keys of its own, so a reader of a head finds its body; both stores must keep values equally long.
     """
 
     heads: KeyValue
@@ -67,7 +67,7 @@ class KeyValueSessions:
     tenant: str
 
     async def get(self, session_id: str) -> PlanSession | None:
-        """The session as it was put last; None for an unknown one. Raises PreconditionFailed, Unavailable."""
+        """The last revision of a session; None for an unknown session. Raises PreconditionFailed, Unavailable."""
         key = self._key(session_id)
         for _ in range(_READS):
             entry = await self.heads.get(key)
@@ -78,11 +78,11 @@ class KeyValueSessions:
             parts = [part.value for part in read if part is not None]
             if len(parts) == head.parts:
                 return await asyncio.to_thread(_unpacked, parts, head.size)
-            # Somebody put it anew between the two reads, and took the old body away.
+            # A new revision was stored between the two reads, and the old body deleted.
         raise Unavailable(f"the session {session_id} could not be read completely")
 
     async def put(self, session: PlanSession) -> None:
-        """Keep it. Raises PreconditionFailed unless its revision is one more than that of the one kept (0: none),
+        """Store a session. Raises PreconditionFailed unless its revision follows the stored one (0: none is stored),
         ResourceExhausted, Unavailable."""
         key = self._key(session.session_id)
         entry = await self.heads.get(key)
@@ -105,14 +105,14 @@ class KeyValueSessions:
             await self._forget(_names(key, before))
 
     async def listed(self) -> tuple[SessionCard, ...]:
-        """The cards of all, the one that was put last first. Raises Unavailable."""
+        """The cards of all sessions, the most recently updated first. Raises Unavailable."""
         entries = await self.heads.entries(f"{self.tenant}.")
         cards: list[SessionCard] = []
         for entry in entries:
             try:
                 cards.append(_head(entry).card)
             except PreconditionFailed:
-                # One that cannot be read must not hide all others.
+                # An unreadable session must not hide the others.
                 _log.error("plan_session.unreadable", session=entry.key)
         return tuple(sorted(cards, key=lambda card: (card.updated_at, card.session_id), reverse=True))
 
@@ -121,7 +121,7 @@ class KeyValueSessions:
 
     async def _forget(self, names: list[str]) -> None:
         for name in names:
-            # What stays behind expires by itself.
+            # A part that cannot be deleted expires.
             with suppress(FleetError):
                 await self.parts.delete(name)
 
@@ -163,7 +163,7 @@ def _packed(session: PlanSession) -> tuple[int, list[bytes]]:
 
 def _unpacked(parts: list[bytes], size: int) -> PlanSession:
     try:
-        # Whatever the bucket holds, no more than was said is unpacked.
+        # Unpack no more than the head says, whatever the bucket holds.
         data = zlib.decompressobj().decompress(b"".join(parts), max(1, min(size, MAX_SESSION_BYTES)))
         return from_json(PlanSession, data)
     except (ValueError, zlib.error) as fault:
@@ -171,7 +171,7 @@ def _unpacked(parts: list[bytes], size: int) -> PlanSession:
 
 
 def task_of(session: PlanSession, tenant: str, limits: Limits) -> Task:
-    """The present goal of a session as a task; `limits` are those of its first request."""
+    """The current goal of a session as a task; `limits` are those of its first request."""
     return Task(
         task_id=session.session_id,
         kind=TaskKind.PLAN,
@@ -186,8 +186,8 @@ def task_of(session: PlanSession, tenant: str, limits: Limits) -> Task:
     )
 
 
-def standing(kept: PlanSession | None, state: ExecutionState, mask: SecretMask) -> PlanSession:
-    """A session as the log has it: as its driver `kept` it last (None: never), with what people have said since."""
+def current_session(kept: PlanSession | None, state: ExecutionState, mask: SecretMask) -> PlanSession:
+    """The current session: as its driver `kept` it last (None: never), with the decisions in the log since then."""
     task, limits = state.task, state.task.constraints.limits
     session = PlanSession(
         session_id=task.task_id,
@@ -213,7 +213,7 @@ def standing(kept: PlanSession | None, state: ExecutionState, mask: SecretMask) 
         limits_given = state.steering[-1].limits or RequestLimits()
         session = replace(session, status=SessionStatus.EXECUTING, requests=session.requests + 1, limits=limits_given)
     if state.status.terminal and not session.status.over:
-        # Its driver could not keep it.
+        # Its driver could not store the end.
         status = _ENDED.get(state.status, SessionStatus.ERROR)
         session = replace(session, status=status, error=mask(state.error))
     return session
@@ -228,7 +228,7 @@ def approval_id(session: PlanSession) -> str:
 
 
 def approval_request(session: PlanSession) -> ApprovalRequest:
-    """What a session waits for: a decision about its proposal, or the answer to its model's question."""
+    """The request that a session waits with: to decide about its proposal, or to answer its model's question."""
     waiting = History(session.messages).unanswered()
     is_question, name = bool(session.question), approval_id(session)
     fields = json.dumps(
@@ -256,7 +256,7 @@ def run_name(session: PlanSession) -> str:
 
 
 async def tool_results(log: EventLog, task: Task, agent_id: str) -> Mapping[str, ToolResult]:
-    """By operation, what tools gave a run before its model was told anything."""
+    """By operation, the results of a run's calls from before the first message to its model."""
     results: dict[str, ToolResult] = {}
     async with aclosing(log.read(task.tenant, task.execution_id, agent_id=agent_id)) as events:
         async for stored in events:
