@@ -1,4 +1,4 @@
-"""`fleet plan`: set a goal; at a terminal, decide about the approach that is proposed and have it carried out.
+"""`fleet plan`: set a goal; at a terminal, decide about the proposed approach and have it run.
 
 Every text of a plan session is untrusted.
 """
@@ -25,7 +25,7 @@ _GOAL = 80
 _PLANNING = "fleet.planning.v1.PlanningService"
 _SESSION = argument("A plan session.", "session_id", metavar="ID")
 WORK_SECONDS = 3600.0
-"""More than the default limit of a request; the server ends it before."""
+"""More than the default limit of a request, so the server ends it first."""
 LIMITS = {
     "max_iterations": option("Most replies of the model.", "limits.max_iterations", min=0, metavar="N"),
     "max_tool_calls": option("Most calls of tools.", "limits.max_tool_calls", min=0, metavar="N"),
@@ -36,14 +36,14 @@ LIMITS = {
         "Most tokens, prompt and completion. Default: no limit.", "limits.max_tokens", min=0, metavar="N"
     ),
 }
-"""Options of what a model works on; left out: the server's default."""
+"""The options that limit the model's work; left out: the server's default."""
 WAITING = ("awaiting_approval", "awaiting_answer")
 _QUESTION = "approve, reject, or say what is to be different; an empty line leaves it waiting"
 _ANSWER = "answer, or reject; an empty line leaves it waiting"
 
 
 def show_proposal(screen: Screen, proposal: pb.ExecutePlanResponse | pb.ApproveApproachResponse) -> None:
-    """What is proposed, and what it rests on."""
+    """Show a proposal, and the memories that it is based on."""
     screen.line(f"plan {proposal.session_id}: {one_line(proposal.goal, _GOAL)}", style="bold")
     _show_memory(screen, proposal.memory_results)
     screen.block("question", proposal.question)
@@ -83,7 +83,7 @@ def show_session(screen: Screen, answer: pb.GetPlanSessionResponse, request: Any
 
 
 def show_decision(screen: Screen, answer: pb.ApproveApproachResponse, request: Any) -> None:
-    """What came of a decision: another approach, or a word, and what to type next."""
+    """Show the answer to a decision: another proposal or a message, and the next command."""
     if answer.status in WAITING:
         show_proposal(screen, answer)
         screen.note(f"answer with: {how_to_decide(request.session_id)}")
@@ -96,7 +96,7 @@ def show_decision(screen: Screen, answer: pb.ApproveApproachResponse, request: A
 
 
 def decided(answer: pb.ExecutePlanResponse | pb.ApproveApproachResponse, _: Any) -> Exit:
-    """The exit code that tells what was proposed or decided."""
+    """The exit code for a proposal or a decision."""
     return Exit.NOT_ACCEPTED if answer.status == "error" else Exit.ACCEPTED
 
 
@@ -109,7 +109,7 @@ def nothing_proposed(answer: pb.ExecutePlanResponse | pb.ApproveApproachResponse
 
 
 def how_to_decide(session_id: str) -> str:
-    """The commands with which a waiting approach is answered."""
+    """The commands that answer a pending proposal."""
     return f'fleet plan approve {session_id} | reject {session_id} | adjust {session_id} --text "..."'
 
 
@@ -159,7 +159,7 @@ async def goal(screen: Screen, client: FleetClient, order: GoalOrder) -> Exit:
 async def pursue(
     screen: Screen, calls: Calls, request: pb.ExecutePlanRequest, read: Callable[[], str] | None = None
 ) -> Exit:
-    """Have an approach proposed and, where somebody is there, ask them; `read` gives their next line."""
+    """Have an approach proposed and, at a terminal, ask the person about it; `read` gives their next line."""
     proposal: pb.ExecutePlanResponse | pb.ApproveApproachResponse = await calls.unary(
         "ExecutePlan", request, pb.ExecutePlanResponse, seconds=WORK_SECONDS
     )
@@ -180,9 +180,9 @@ async def pursue(
                 return Exit.ACCEPTED
             case "approve" | "approved" | "yes" | "y" if not proposal.question:
                 await _decided(calls, proposal.session_id, "approved", proposal.proposal)
-                going_on = pb.ContinuePlanRequest(session_id=proposal.session_id)
-                result = await calls.unary("ContinuePlan", going_on, pb.ContinuePlanResponse, seconds=WORK_SECONDS)
-                show_result(screen, result, going_on)
+                to_continue = pb.ContinuePlanRequest(session_id=proposal.session_id)
+                result = await calls.unary("ContinuePlan", to_continue, pb.ContinuePlanResponse, seconds=WORK_SECONDS)
+                show_result(screen, result, to_continue)
                 return Exit.ACCEPTED if result.status == "completed" else Exit.NOT_ACCEPTED
             case "reject" | "rejected" | "no" | "n" if not proposal.question or "reject" in answer.lower():
                 ended = await _decided(calls, proposal.session_id, "rejected", proposal.proposal)
@@ -196,7 +196,7 @@ async def pursue(
 async def _decided(
     calls: Calls, session_id: str, decision: str, proposal: int, adjustment: str = ""
 ) -> pb.ApproveApproachResponse:
-    """What comes of a decision: approved, rejected or adjusted."""
+    """The answer to a decision: approved, rejected or adjusted."""
     request = pb.ApproveApproachRequest(
         session_id=session_id, decision=decision, adjustment=adjustment, proposal=proposal
     )

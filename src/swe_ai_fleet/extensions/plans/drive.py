@@ -77,7 +77,7 @@ class TenantPlanner:
     audit_key: bytes = b""
 
     def clean(self, text: str) -> str:
-        """A text without secrets and without characters that are not well-formed."""
+        """A text without secrets and lone surrogates."""
         return self.secrets(well_formed(text))
 
     async def claimed(self, state: ExecutionState) -> PlanSession:

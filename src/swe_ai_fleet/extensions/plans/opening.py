@@ -1,6 +1,6 @@
-"""Plan sessions from settings: their limits, their model, where they are kept, who hears of them, and their tools.
+"""Plan sessions from settings: their limits, model, storage and tools, and the memory that gets their outcomes.
 
-Tools are memory, the web, sub-agents, the fleet, and the operator's own.
+The tools are memory, the web, sub-agents, the fleet, and those of the operator.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from swe_ai_fleet.tools.registry import RegisteredTools
 from swe_ai_fleet.tools.secrets import Secrets
 
 MODEL_TIMEOUT_SECONDS = 60.0
-"""How long a plan waits for a model server that is away: one that is restarted is back by then, and a person waits."""
+"""How long a plan waits for a model server that is down: long enough for a restart, while a person waits."""
 _RESERVED = frozenset(
     {"list_executions", "show_execution", "start_task", "search_memory", "research", "call_planner", "call_verifier",
      "call_executor", "call_generator", "calculator", "python_executor", "read_webpage", "web_search",
@@ -64,13 +64,13 @@ _RESERVED = frozenset(
 
 @dataclass(frozen=True, kw_only=True)
 class PlanDeps:
-    """Opens what a session works with, for the time of one request.
+    """Opens the workspace and the tools of a session for one request.
 
-    Code runs in the sandbox, in a directory that vanishes with the request.
+    Code runs in the sandbox, in a directory that is deleted after the request.
 
     Attributes:
-        remembering: Makes of a repository's memory (None: there is none) one that asks what the fleet remembers too;
-            None: nothing is remembered.
+        remembering: Combines a repository's memory (None: no repository) with the memories of the fleet; None: the
+            fleet has no memory.
     """
 
     home: Path
@@ -87,10 +87,10 @@ class PlanDeps:
 
     @asynccontextmanager
     async def open(self, session: PlanSession) -> AsyncGenerator[PlanTools]:
-        """The tools of a session. Raises FleetError where sandbox or repository cannot be had."""
-        place = self.home / "plans"
-        await asyncio.to_thread(place.mkdir, mode=0o700, parents=True, exist_ok=True)
-        scratch = await asyncio.to_thread(tempfile.TemporaryDirectory, prefix="work-", dir=place)
+        """The tools of a session. Raises FleetError where the sandbox or the repository cannot be opened."""
+        directory = self.home / "plans"
+        await asyncio.to_thread(directory.mkdir, mode=0o700, parents=True, exist_ok=True)
+        scratch = await asyncio.to_thread(tempfile.TemporaryDirectory, prefix="work-", dir=directory)
         try:
             async with self._workspace(session, Path(scratch.name)) as workspace:
                 pipeline = Pipeline(mask=self.mask)
@@ -99,16 +99,18 @@ class PlanDeps:
                     _FleetTools(self._fleet_tools(session), workspace, pipeline),
                     RegisteredTools(self.plugins, workspace, pipeline),
                     *self.mcp,
-                    *(_looking(workspace, pipeline) if session.repository else ()),
+                    *(_repository_tools(workspace, pipeline) if session.repository else ()),
                 )
                 repository = RepositoryMemory(workspace) if session.repository else None
-                useless = frozenset[str]() if self.searches else frozenset({"research"})
+                # Without a search engine, research has no page to begin with.
+                searches = self.builtin.search_url or self.builtin.wikipedia_url
+                unusable = frozenset[str]() if searches else frozenset({"research"})
                 yield PlanTools(
                     workspace=workspace,
                     pipeline=pipeline,
                     toolkits={kit.name: kit for kit in kits},
-                    idle=useless,
-                    unlisted=useless,
+                    idle=unusable,
+                    unlisted=unusable,
                     memory=self.remembering(repository) if self.remembering else repository or NothingRemembered(),
                 )
         finally:
@@ -118,7 +120,7 @@ class PlanDeps:
     async def _workspace(self, session: PlanSession, scratch: Path) -> AsyncGenerator[Workspace]:
         """A clone of the session's repository, or an empty directory."""
         if not session.repository:
-            owner = Owner(tenant=self.tenant, execution_id=self._run(session.session_id))
+            owner = Owner(tenant=self.tenant, execution_id=self._clone_name(session.session_id))
             async with self.sandbox.workspace(scratch, owner=owner) as workspace:
                 yield workspace
             return
@@ -126,25 +128,20 @@ class PlanDeps:
             raise InvalidRequest("this service does not read repositories", field="repository", hint="leave it out")
         reference = RepoRef(location=session.repository, ref=session.ref, uncommitted=UncommittedChanges.IGNORE)
         pinned = await self.repositories.pin(self.tenant, reference)
-        execution_id = self._run(session.session_id)
+        execution_id = self._clone_name(session.session_id)
         try:
             async with self.repositories.open(execution_id, "planner", pinned, Environment()) as clone:
                 yield clone
         finally:
             await self.repositories.release(execution_id)
 
-    @property
-    def searches(self) -> bool:
-        """Whether anything finds pages: without it there is nothing to begin research with."""
-        return bool(self.builtin.search_url or self.builtin.wikipedia_url)
-
     def _builtin_names(self) -> frozenset[str]:
         web = {"web_search": self.builtin.search_url, "search_wikipedia": self.builtin.wikipedia_url}
         names = {name for name, url in web.items() if url}
         return frozenset({"calculator", "python_executor", *names, *(("read_webpage",) if names else ())})
 
-    def _run(self, session_id: str) -> str:
-        """What clones are named after: no other tenant's session has the same."""
+    def _clone_name(self, session_id: str) -> str:
+        """The name of a session's clones, which no session of another tenant has."""
         return f"plan-{session_id}" if self.tenant == DEFAULT_TENANT else f"plan-{self.tenant}.{session_id}"
 
     def _fleet_tools(self, session: PlanSession) -> list[BaseTool]:
@@ -160,8 +157,8 @@ class _FleetTools(RegisteredTools):
     name = "fleet"
 
 
-def _looking(workspace: Workspace, pipeline: Pipeline) -> tuple[Toolkit, ...]:
-    """What reads a repository: changes in a clone that nobody gets would be lost."""
+def _repository_tools(workspace: Workspace, pipeline: Pipeline) -> tuple[Toolkit, ...]:
+    """The operations that read a repository: nobody would get the changes that others make in the clone."""
     kits: tuple[Toolkit, ...] = (FileTool(workspace, pipeline), GitTool(workspace, pipeline))
     for kit in kits:
         kit.definitions = {
@@ -190,29 +187,31 @@ async def open_tenant_plans(
     starter: Callable[[str], TaskStarter | None] = lambda _: None,
     repositories: WorkspaceProvider | None = None,
 ) -> AsyncGenerator[Callable[[str], PlanSessions]]:
-    """The plan sessions of a service by their tenant, driven with a model client of their own until the context ends.
+    """The plan sessions of a service by tenant, driven with their own model client until the context ends.
 
-    No tenant reaches another's.
+    Tenants cannot reach each other's sessions.
 
     Args:
-        executions: Where goals are executions; None: in the memory of this process.
-        buckets: Where sessions and their parts are kept; None: they end with the process.
-        context: What remembers, and keeps how goals ended; None: nothing does.
-        repositories: Where repositories that goals are about are looked into; None: none are.
+        executions: The executions that goals become; None: executions in the memory of this process.
+        buckets: The stores of sessions and their parts; None: sessions end with the process.
+        context: The memory that is searched, and gets the outcomes of goals; None: no memory.
+        fleet: Shows the executions of a tenant; None: sessions cannot see any.
+        starter: Starts tasks of a tenant; None: sessions cannot start any.
+        repositories: Opens the repositories of goals; None: goals with a repository are refused.
 
     Raises:
         InvalidRequest: No model server is configured, or a setting is malformed.
-        PreconditionFailed: The sandbox of the settings cannot be had here.
+        PreconditionFailed: The sandbox of the settings is not available here.
     """
-    here = await with_isolation_level(settings)
+    confined = await with_isolation_level(settings)
     access, mask, prices = tool_access(settings), secret_mask(settings), model_prices(settings)
     timeout = min(settings.model_patience_seconds, MODEL_TIMEOUT_SECONDS)
     async with (
         open_model(settings.model_copy(update={"model_patience_seconds": timeout})) as model,
-        operator_tools(here, settings.home / "plans" / "mcp", reserved=_RESERVED) as mcp,
+        operator_tools(confined, settings.home / "plans" / "mcp", reserved=_RESERVED) as mcp,
         AsyncExitStack() as stack,
     ):
-        sandbox = make_sandbox(here)
+        sandbox = make_sandbox(confined)
         if executions is None:
             executions = await stack.enter_async_context(own_executions(settings, model))
 

@@ -1,4 +1,4 @@
-"""One part of a session as an agent run: up to a proposal, or from its approval to the end; and its first messages."""
+"""One request of a plan session as an agent run: up to a proposal, or from its approval to the end."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ ROLE = "planner"
 MAX_REMINDERS = 2
 MAX_QUESTION_CHARS = 400
 FAULTS = frozenset({StopReason.MODEL_ERROR, StopReason.CONTEXT_TOO_LONG, StopReason.MODEL_STOPPED})
-"""After these the model has said nothing that counts."""
+"""The stop reasons of runs whose model gave no usable reply."""
 
 
 def briefing(session: PlanSession) -> list[tuple[str, str]]:
-    """Titled sections: the goal, what was selected, and as data what is known and what was found out."""
+    """The sections of the first message: goal, selected entities, and as data the results of memory and research."""
     research = session.research or Research()
     lines = [research.summary, *(f"- {fact}" for fact in research.data_points)]
     lines += [f"Source: {source}" for source in research.sources]
@@ -72,9 +72,9 @@ class RunEnd:
 
 
 class PlanningRun:
-    """The agent of a session for one request, recorded; it goes on where an earlier process left it.
+    """The recorded run of the planner for one request; it continues from where an earlier process stopped.
 
-    `sub_agents` limits those of earlier requests too, whom the same model plays.
+    `sub_agents` limits all sub-agents of the session, those of earlier requests too; the same model plays them.
     """
 
     def __init__(
@@ -95,10 +95,10 @@ class PlanningRun:
         self._earlier = earlier
         self._session = session.with_run(earlier)
         self._pipeline = tools.pipeline.under(tools.pipeline.policy, trail=record.trail)
-        most = replace(limits, max_iterations=len(session.steps) + limits.max_iterations)
-        self._budget = Budget(most, prices=prices, spent=Usage(duration_ms=earlier.usage.duration_ms))
+        session_limits = replace(limits, max_iterations=len(session.steps) + limits.max_iterations)
+        self._budget = Budget(session_limits, prices=prices, spent=Usage(duration_ms=earlier.usage.duration_ms))
         self._budget.settle(replace(earlier.usage, duration_ms=0))
-        self._kit = SubAgentTools(
+        self._sub_agents = SubAgentTools(
             tools.workspace,
             self._pipeline,
             model=model,
@@ -109,31 +109,31 @@ class PlanningRun:
             limits=sub_agents,
             used=session.sub_agents + sub_agents_used(earlier.steps),
         )
-        self._kit.know(session.memory)
+        self._sub_agents.know(session.memory)
         own = Proposals(tools.workspace, self._pipeline)
-        self._toolkits = {**tools.toolkits, self._kit.name: self._kit, own.name: own}
-        self._looked: dict[str, Proposed | None] = {}
+        self._toolkits = {**tools.toolkits, self._sub_agents.name: self._sub_agents, own.name: own}
+        self._examined_texts: dict[str, Proposed | None] = {}
 
     async def plan(self, results: Mapping[str, ToolResult]) -> RunEnd:
         """Ask memory about the goal, research its gaps, and run up to a proposal.
 
-        `results` is, by operation, what both gave an earlier process of this run.
+        `results` are, by operation, the results that an earlier process of this run already has from both.
         """
-        session, toolbox = self._session, self._harmless()
-        history = self._opened(toolbox, session.messages or self._first(())[:1])
+        session, toolbox = self._session, self._toolbox_before_approval()
+        history = self._history(toolbox, session.messages or self._first_messages(())[:1])
         session = replace(session, memory=await self._recall(results.get("search_memory")))
         session = replace(session, research=await self._research(session.memory.gaps, results.get("research")))
         started = self._earlier.started
         if started is None or len(self._earlier.messages) == len(started.messages):
-            self._tell(history, self._first(briefing(session))[-1])
+            self._add(history, self._first_messages(briefing(session))[-1])
         return await self._propose(session, toolbox, history, frozenset())
 
     async def adjust(self) -> RunEnd:
-        """Answer the proposal or question that waits with what the person said, and run up to another one."""
-        session, toolbox, messages = self._session, self._harmless(), self._session.messages
+        """Answer the pending proposal or question with the text of the person, and run up to the next one."""
+        session, toolbox, messages = self._session, self._toolbox_before_approval(), self._session.messages
         if not session.waits:
             messages = (*messages, UserMessage(content=_person_said(session)))
-        history = self._opened(toolbox, messages)
+        history = self._history(toolbox, messages)
         return await self._propose(session, toolbox, history, self._waiting(messages))
 
     async def run(self) -> RunEnd:
@@ -142,13 +142,13 @@ class PlanningRun:
         messages = session.messages
         if not session.waits:
             messages = (*messages, UserMessage(content=APPROVED))
-        history = self._opened(toolbox, messages)
-        gate = ProposalGate(approved=True, toolbox=toolbox, look=self._look, waiting=self._waiting(messages))
+        history = self._history(toolbox, messages)
+        gate = ProposalGate(approved=True, toolbox=toolbox, examine=self._examined, waiting=self._waiting(messages))
         rules = Rules(max_reminders=1, answer_at_limit=True)
         begun = len(self._earlier.started.messages if self._earlier.started else messages) - 1
 
         async def approval() -> str:
-            """What the model is told of the approval, where a process ended between an answer and the note on it."""
+            """The note on the approval, unless an earlier process has added it to the conversation."""
             return "" if any(APPROVED in message.content for message in history.messages[begun:]) else APPROVED
 
         trajectory = self._concluded(history)
@@ -159,11 +159,11 @@ class PlanningRun:
     async def _propose(
         self, session: PlanSession, toolbox: Toolbox, history: History, waiting: frozenset[str]
     ) -> RunEnd:
-        """Run up to a proposal; `waiting` are the calls of an earlier one, which the adjustment answers."""
+        """Run up to a proposal; `waiting` are the ids of the calls that the person's text answers."""
         gate = ProposalGate(
-            approved=False, toolbox=toolbox, look=self._look, waiting=waiting, answer=_person_said(session)
+            approved=False, toolbox=toolbox, examine=self._examined, waiting=waiting, answer=_person_said(session)
         )
-        # A text ends the run, so that one which proposes something can be told from one which only talks.
+        # A text ends the run; then it is examined whether the text is a proposal.
         rules = Rules(max_reminders=0, answer_at_limit=True)
         reminders, trajectory = 0, self._concluded(history)
         if trajectory is None:
@@ -175,40 +175,39 @@ class PlanningRun:
             if proposed is not None or reminders <= 0 or trajectory.stop_reason is not StopReason.NO_TOOL_CALLS:
                 break
             reminders -= 1
-            self._tell(history, UserMessage(content=PROPOSE_NOW))
+            self._add(history, UserMessage(content=PROPOSE_NOW))
             trajectory = await self._run(toolbox, history, trajectory.steps, gate, rules)
         return await self._ended(session, replace(trajectory, usage=self._budget.total()), history, proposed)
 
     async def _proposed(
         self, toolbox: Toolbox, history: History, trajectory: Trajectory, *, last: bool
     ) -> Proposed | None:
-        """What a run proposed or asked; of a text that does not look like either, only the `last` is looked at."""
+        """The proposal or question of a run; a text that opens like neither is examined only if it is the `last`."""
         match trajectory.stop_reason:
             case StopReason.AWAITING_APPROVAL:
                 proposed = proposed_among([toolbox.understand(call) for call in history.unanswered()])
-                is_stated = proposed is not None and proposed.said
-                return await self._look(proposed.approach) if proposed and is_stated else proposed
+                return await self._examined(proposed.approach) if proposed and proposed.said else proposed
             case StopReason.NO_TOOL_CALLS | StopReason.FINAL_ANSWER:
                 text = trajectory.answer
-                return await self._look(text) if last or "?" in text or opens_with_proposal(text) else None
+                return await self._examined(text) if last or "?" in text or opens_with_proposal(text) else None
             case _:
-                return await self._look(_final_reply(trajectory))
+                return await self._examined(_final_reply(trajectory))
 
-    async def _look(self, text: str) -> Proposed | None:
-        """What a text is: a model looks at it by itself; where none can, its opening words decide."""
+    async def _examined(self, text: str) -> Proposed | None:
+        """The proposal or question in a text: a separate model call decides, or its opening words if the call fails."""
         text = text.strip()
         if not text or has_call_markup(text):
             return None
-        if text not in self._looked:
+        if text not in self._examined_texts:
             messages = opening(
                 "plans/second_look", [("Goal", self._session.goal), ("What the agent wrote (data)", text)]
             )
             try:
                 reading = await reply_in_shape(self._model, messages, SaidShape, budget=self._budget)
-                self._looked[text] = reading.read(text)
+                self._examined_texts[text] = reading.read(text)
             except ToolFailure:
-                self._looked[text] = Proposed(approach=text) if opens_with_proposal(text) else None
-        return self._looked[text]
+                self._examined_texts[text] = Proposed(approach=text) if opens_with_proposal(text) else None
+        return self._examined_texts[text]
 
     async def _ended(
         self, session: PlanSession, trajectory: Trajectory, history: History, proposed: Proposed | None = None
@@ -218,10 +217,10 @@ class PlanningRun:
             await self._journal.append(run_finished(self._trail, stop, trajectory.usage, answer=answer, error=error))
         session = replace(
             session,
-            messages=_whole(history, trajectory),
+            messages=_conversation(history, trajectory),
             steps=trajectory.steps,
             usage=session.usage + trajectory.usage,
-            sub_agents=self._kit.used,
+            sub_agents=self._sub_agents.used,
             stop_reason=stop,
             adjustment="",
             question="",
@@ -229,38 +228,38 @@ class PlanningRun:
         return RunEnd(session=session, answer=answer, error=error, proposed=proposed)
 
     async def _recall(self, known: ToolResult | None) -> MemoryResults:
-        """What memory knows about the selected entities, and what it says about the goal.
+        """The memories of the selected entities and of the goal; `known` is the result of an earlier process.
 
-        Coverage and gaps are those of the entities: that a goal itself is new to memory is no gap. Without entities
-        coverage is not known.
+        Coverage and gaps count entities only: a goal that is new to memory is no gap. Without entities coverage is
+        None.
         """
         question = " ".join(self._session.goal.split())[:MAX_QUESTION_CHARS]
         entities = list(self._session.selected_entities)
-        result = known or await self._kit.search_memory(entities=entities, queries=[question])
+        result = known or await self._sub_agents.search_memory(entities=entities, queries=[question])
         if not result.success:
             failed = MemoryResults(coverage=0.0, gaps=tuple(entities), content=result.observation())
-            self._kit.know(failed)
+            self._sub_agents.know(failed)
             return failed if entities else replace(failed, coverage=None)
         results = from_plain(MemoryResults, dict(result.metadata))
-        self._kit.know(results)
+        self._sub_agents.know(results)
         gaps = tuple(gap for gap in results.gaps if gap in entities)
         coverage = round(100 * (len(entities) - len(gaps)) / len(entities), 1) if entities else None
         return replace(results, coverage=coverage, gaps=gaps)
 
     async def _research(self, gaps: Sequence[str], known: ToolResult | None) -> Research | None:
-        """What is found out about the gaps; None where there are none or nothing here reaches the web."""
-        if not gaps or not self._kit.can_research:
+        """The research about the gaps; None without gaps, or without a tool that reaches the web."""
+        if not gaps or not self._sub_agents.can_research:
             return None
         if known is not None:
-            self._kit.settle(known)
-        result = known or await self._kit.research(gaps=list(gaps))
+            self._sub_agents.settle(known)
+        result = known or await self._sub_agents.research(gaps=list(gaps))
         if not result.success:
             return Research(error=result.error, summary=result.content)
         fields = {name: result.metadata.get(name) for name in ("summary", "sources", "data_points", "coverage")}
         return from_plain(Research, {name: value for name, value in fields.items() if value is not None})
 
-    def _opened(self, toolbox: Toolbox, messages: Sequence[Message]) -> History:
-        """The conversation: begun with these messages, or as an earlier process left it."""
+    def _history(self, toolbox: Toolbox, messages: Sequence[Message]) -> History:
+        """The conversation: started with these messages, or as an earlier process left it."""
         if self._earlier.started is not None:
             return History(self._earlier.messages)
         names = tuple(spec.name for spec in toolbox.specs)
@@ -272,7 +271,7 @@ class PlanningRun:
         started = self._earlier.started
         return frozenset(call.call_id for call in History(started.messages if started else messages).unanswered())
 
-    def _tell(self, history: History, message: Message) -> None:
+    def _add(self, history: History, message: Message) -> None:
         history.add(message)
         self._journal.post(MessageAdded(step=len(self._session.steps) + 1, message=message))
 
@@ -282,7 +281,7 @@ class PlanningRun:
             return None
         stop, messages = trajectory.stop_reason, history.messages
         if stop in LIMITS and isinstance(messages[-1], AssistantMessage) and not messages[-1].tool_calls:
-            # The final reply is none of its steps.
+            # The reply to the final prompt is not a step.
             steps = steps[:-1]
         if stop is not StopReason.AWAITING_APPROVAL:
             for call in history.unanswered():
@@ -298,7 +297,7 @@ class PlanningRun:
         rules: Rules,
         news: Callable[[], Awaitable[str]] | None = None,
     ) -> Trajectory:
-        if (stop := self._left_off(history, rules)) is not None:
+        if (stop := self._stop_reached(history, rules)) is not None:
             return Trajectory(
                 steps=tuple(steps), stop_reason=stop, answer=answer_of(list(steps)), usage=self._budget.total()
             )
@@ -315,33 +314,33 @@ class PlanningRun:
         )
         return await AgentRun(parts).drive()
 
-    def _left_off(self, history: History, rules: Rules) -> StopReason | None:
-        """What the last reply of an earlier process comes to, where that process ended before it could say so."""
+    def _stop_reached(self, history: History, rules: Rules) -> StopReason | None:
+        """The stop reason that follows from the last reply of an earlier process; None if the run continues."""
         if not self._earlier.steps or len(history.messages) > len(self._earlier.messages):
             return None
         *_, before, last = history.messages
-        seen = self._earlier.steps[-1].observations
+        results = [observation.result for observation in self._earlier.steps[-1].observations]
         if isinstance(last, ToolMessage) and any(
-            observation.result.operation == FINAL_ANSWER.name and observation.result.success for observation in seen
+            result.operation == FINAL_ANSWER.name and result.success for result in results
         ):
             return StopReason.FINAL_ANSWER
         if not isinstance(last, AssistantMessage) or last.tool_calls:
             return None
         if not rules.max_reminders or before == UserMessage(content=REMINDER):
             return StopReason.NO_TOOL_CALLS
-        self._tell(history, UserMessage(content=REMINDER))
+        self._add(history, UserMessage(content=REMINDER))
         return None
 
-    def _first(self, sections: Sequence[tuple[str, str]]) -> tuple[Message, ...]:
+    def _first_messages(self, sections: Sequence[tuple[str, str]]) -> tuple[Message, ...]:
         """The first messages about a goal; only the last one depends on the sections."""
-        # What the model will have once its approach is approved.
+        # The operations that the model gets with the approval.
         later = [spec.name for spec in self._specs() if has_effect(spec) and spec.name not in self._tools.idle]
         return opening("plans/session", sections, iterations=self._limits.max_iterations, later=later)
 
-    def _harmless(self) -> Toolbox:
-        harmless = frozenset(spec.name for spec in self._specs() if not has_effect(spec)) | {REQUEST_TOOLS}
-        # Beside the gate: what is not in the policy runs under no spelling of its name.
-        return self._toolbox(self._pipeline.under(replace(self._pipeline.policy, allowed=harmless)))
+    def _toolbox_before_approval(self) -> Toolbox:
+        without_effect = frozenset(spec.name for spec in self._specs() if not has_effect(spec)) | {REQUEST_TOOLS}
+        # In addition to the gate: a policy refuses an operation under every spelling of its name.
+        return self._toolbox(self._pipeline.under(replace(self._pipeline.policy, allowed=without_effect)))
 
     def _toolbox(self, pipeline: Pipeline) -> Toolbox:
         idle = self._tools.idle - {PROPOSE}
@@ -357,12 +356,12 @@ def _person_said(session: PlanSession) -> str:
 
 
 def _final_reply(trajectory: Trajectory) -> str:
-    """What the model said when a limit ended the run, which none of its steps has."""
+    """The model's last text after a limit ended the run, which is in none of the steps."""
     contents = {step.reply.content for step in trajectory.steps}
     return "" if trajectory.answer in contents or trajectory.stop_reason in FAULTS else trajectory.answer
 
 
-def _whole(history: History, trajectory: Trajectory) -> tuple[Message, ...]:
+def _conversation(history: History, trajectory: Trajectory) -> tuple[Message, ...]:
     """The conversation, with the final reply that a run ended by a limit leaves out."""
     messages = tuple(history.messages)
     reply = _final_reply(trajectory)

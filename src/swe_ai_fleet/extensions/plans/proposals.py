@@ -1,7 +1,7 @@
-"""Proposals in what a model says, and the gate that holds them until a person has decided.
+"""Proposals in a model's replies, and the gate that holds them until a person has decided.
 
-A proposal is a call of `propose_approach`, a final answer, or a text that opens with one. Everything with an effect
-waits until it is approved.
+A proposal is a call of `propose_approach`, a final answer, or a text that opens with one. Operations with an effect
+wait for the approval.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ SETTLED = "the approach is approved and stands; carry it out, and say in final_a
 class Proposed:
     """An approach as a model proposed it, or a `question` to the person in its place.
 
-    One that was `said`, in a text or a final answer, counts once a second look has found that it is one.
+    A proposal that was `said`, in a text or a final answer, counts once a separate model call has confirmed it.
     """
 
     approach: str = ""
@@ -52,17 +52,17 @@ class Proposed:
 
 
 class SaidShape(Shape):
-    """What a second look finds that a text is."""
+    """The kind of a text, as a separate model call finds it."""
 
     kind: Literal["proposal", "question", "neither"]
 
     def read(self, text: str) -> Proposed | None:
-        """The text as that."""
+        """The text as a proposal or a question; None for neither."""
         return {"proposal": Proposed(approach=text), "question": Proposed(question=text)}.get(self.kind)
 
 
 class Proposals(Toolkit):
-    """`propose_approach` of a plan session, where a call that can be carried out has been decided about before."""
+    """`propose_approach` and `ask_user`; the gate holds their calls, so only decided ones are run."""
 
     name: ClassVar[str] = "plan_session"
     bare: ClassVar[bool] = True
@@ -86,7 +86,7 @@ class Proposals(Toolkit):
 
 
 def proposed_by(call: Understood) -> Proposed | None:
-    """What a call proposes or asks, a final answer to answer just that; None where it does neither."""
+    """The proposal or question of a call; a final answer is a proposal that was `said`. None for any other call."""
     if call.spec is None or call.error:
         return None
     if call.spec.name == PROPOSE:
@@ -102,13 +102,13 @@ def proposed_by(call: Understood) -> Proposed | None:
 
 
 def proposed_among(calls: Sequence[Understood]) -> Proposed | None:
-    """The first proposal of a reply; one to act goes before a question, and that before one to answer."""
+    """The first proposal of a reply: an approach before a question, and a question before a final answer."""
     proposals = [proposed for call in calls if (proposed := proposed_by(call)) is not None]
     return min(proposals, key=lambda proposed: (proposed.said, bool(proposed.question)), default=None)
 
 
 def has_call_markup(text: str) -> bool:
-    """Whether a text holds the beginning of a call that could not be read as one."""
+    """Whether a text contains the beginning of a call that could not be parsed."""
     return any(not mark["thought"] for mark in OPENING.finditer(text[:_MAX_CHARS]))
 
 
@@ -121,19 +121,20 @@ def _text(arguments: Mapping[str, object], *keys: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProposalGate:
-    """An `ApprovalGate` for one part of a plan session: before the decision, or after it.
+    """An `ApprovalGate` for one request of a plan session: before the decision, or after it.
 
-    `waiting` are the ids of the calls that the decision is about; `told` is what the person said to them.
+    `waiting` are the ids of the calls that the decision is about; `answer` is the person's text about them. `examine`
+    finds the proposal or question in a text.
     """
 
     approved: bool
     toolbox: Toolbox
-    look: Callable[[str], Awaitable[Proposed | None]]
+    examine: Callable[[str], Awaitable[Proposed | None]]
     waiting: Collection[str] = field(default_factory=frozenset[str])
     answer: str = ""
 
     async def review(self, calls: Sequence[ToolCall], *, step: int, truncated: bool = False) -> Sequence[Ruling]:
-        """One ruling a call; a reply that was cut off proposes nothing."""
+        """One ruling for each call; a reply that was cut off proposes nothing."""
         return [await self._ruling(self.toolbox.understand(call, truncated=truncated)) for call in calls]
 
     async def _ruling(self, understood: Understood) -> Ruling:
@@ -148,7 +149,7 @@ class ProposalGate:
         if (proposed := proposed_by(understood)) is not None:
             if waiting:
                 return Ruling(text=self.answer, verdict=CallVerdict.GO if name == ASK else CallVerdict.REFUSE)
-            if proposed.said and await self.look(proposed.approach) is None:
+            if proposed.said and await self.examine(proposed.approach) is None:
                 return Ruling(verdict=CallVerdict.REFUSE, text=PROPOSE_NOW)
             return Ruling(verdict=CallVerdict.WAIT)
         if understood.spec is not None and has_effect(understood.spec):

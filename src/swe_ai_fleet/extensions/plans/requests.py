@@ -1,4 +1,4 @@
-"""What callers ask of plan sessions, checked, and what they are answered."""
+"""Requests to plan sessions, checked, and the answers to them."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def checked_repository(repository: str, ref: str) -> tuple[str, str]:
         if len(text) > MAX_LOCATION_CHARS:
             raise InvalidRequest(f"the {name} is too long", field=name, hint=f"at most {MAX_LOCATION_CHARS}")
     if _has_password(repository):
-        # It would be kept with the session, for everybody who lists them.
+        # The session would show it to everybody who lists sessions.
         raise InvalidRequest("a URL must not carry a password", field="repository", hint="leave it out of the URL")
     return well_formed(repository), well_formed(ref)
 
@@ -60,7 +60,7 @@ def _has_password(location: str) -> bool:
     try:
         return urlsplit(location).password is not None
     except ValueError:
-        # No URL that git would be given.
+        # Git gets no such URL.
         return False
 
 
@@ -75,7 +75,7 @@ def checked_decision(decision: str) -> ApprovalDecision:
 
 
 def checked_adjustment(text: str, field: str = "adjustment") -> str:
-    """What a person says about a proposal; it may be empty. Raises InvalidRequest."""
+    """The person's text about a proposal, which may be empty. Raises InvalidRequest."""
     if len(text) > MAX_GOAL_CHARS:
         raise InvalidRequest(
             f"the {field} has {len(text)} characters; at most {MAX_GOAL_CHARS} are accepted", field=field
@@ -85,7 +85,7 @@ def checked_adjustment(text: str, field: str = "adjustment") -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AwaitingApproval:
-    """A proposal that waits for a person, or the `question` that its model has before it can propose.
+    """A proposal that waits for a person, or the `question` of its model in place of a proposal.
 
     `memory_results` has coverage (percent; None where no entities were selected), content, gaps, sources, research.
     `proposal` is the number of the proposal in the session.
@@ -117,7 +117,7 @@ class AwaitingApproval:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanFailed:
-    """No proposal came about."""
+    """The session ended without a proposal."""
 
     session_id: str
     error: str
@@ -126,7 +126,7 @@ class PlanFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Approved:
-    """The decision is kept; `continue_plan` carries the approach out."""
+    """The approval is recorded; `continue_plan` runs the approach."""
 
     session_id: str
     message: str = "The approach is approved; continue the plan to carry it out."
@@ -135,7 +135,7 @@ class Approved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRejected:
-    """The session is over; nothing with an effect was done."""
+    """The session has ended; nothing with an effect was done."""
 
     session_id: str
     message: str
@@ -144,9 +144,9 @@ class PlanRejected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanResult:
-    """What came of an approved plan. `limit_reached` is an answer all the same; `stop_reason` says which limit.
+    """The result of an approved plan. After `limit_reached` there is an answer too; `stop_reason` names the limit.
 
-    `final_plan` is the approved approach, `results` the model's own account of what was done.
+    `final_plan` is the approved approach, `results` the model's own report of the work.
     """
 
     status: PlanEnding

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from swe_ai_fleet.runtime.stack import Stack
 
 MAX_CALLS_BYTES = 2 * 1024 * 1024
-"""Of the calls of one reply; the oldest are left out."""
+"""The most bytes of the calls in one reply; the oldest are left out."""
 _NOT_IN_LISTS = (
     "reasoning",
     "memory_results",
@@ -45,11 +45,11 @@ _NOT_IN_LISTS = (
     "question",
 )
 PLANS_KEPT_SECONDS = 90 * 86_400.0
-"""After the last request of a session."""
+"""How long a session is kept after its last request."""
 
 
 def proposal_message(answer: AwaitingApproval | PlanFailed) -> pb.ExecutePlanResponse:
-    """What came of a goal."""
+    """The answer to a goal."""
     if isinstance(answer, PlanFailed):
         return pb.ExecutePlanResponse(
             status=answer.status, session_id=answer.session_id, error=well_formed(answer.error)
@@ -59,7 +59,7 @@ def proposal_message(answer: AwaitingApproval | PlanFailed) -> pb.ExecutePlanRes
 
 
 def decision_message(answer: Approved | AwaitingApproval | PlanRejected | PlanFailed) -> pb.ApproveApproachResponse:
-    """What came of a decision."""
+    """The answer to a decision."""
     if isinstance(answer, AwaitingApproval):
         waits = (
             "The model asks something." if answer.question else "The approach was adjusted; it waits for a decision."
@@ -75,12 +75,12 @@ def decision_message(answer: Approved | AwaitingApproval | PlanRejected | PlanFa
 
 
 def result_message(result: PlanResult) -> pb.ContinuePlanResponse:
-    """What came of an approved plan."""
+    """The result of an approved plan."""
     return to_message(pb.ContinuePlanResponse, result, tool_calls_made=_call_messages(result.tool_calls_made))
 
 
 def session_message(session: PlanSession, mask: SecretMask, *, working: bool) -> pb.PlanSession:
-    """A session, whole."""
+    """A session with all its fields."""
     return to_message(
         pb.PlanSession,
         session,
@@ -92,7 +92,7 @@ def session_message(session: PlanSession, mask: SecretMask, *, working: bool) ->
 
 
 def card_message(card: SessionCard) -> pb.PlanSession:
-    """A session as it stands in lists."""
+    """A session as a list shows it."""
     return to_message(pb.PlanSession, card, **dict.fromkeys(_NOT_IN_LISTS))
 
 
@@ -118,8 +118,8 @@ class PlanningServicer(PlanningServiceServicer):
 
     Attributes:
         plans: Gives the plan sessions of a tenant.
-        mask: Replaces secrets in what calls were made with and gave.
-        admit: Raises ResourceExhausted where a model may not work for a tenant now.
+        mask: Replaces secrets in arguments and results of calls.
+        admit: Raises ResourceExhausted for a tenant whose models may not work now.
     """
 
     plans: Callable[[str], PlanSessions]
@@ -197,7 +197,7 @@ async def open_service(stack: Stack) -> AsyncGenerator[Service]:
 
 
 async def plan_buckets(log: JetStream) -> tuple[KeyValue, KeyValue]:
-    """The buckets of plan sessions and their parts, made where there are none. Raises Unavailable."""
+    """The buckets of plan sessions and their parts, created if they do not exist. Raises Unavailable."""
     return (
         await log.bucket(SESSIONS_BUCKET, ttl_seconds=PLANS_KEPT_SECONDS),
         await log.bucket(PARTS_BUCKET, ttl_seconds=PLANS_KEPT_SECONDS),
