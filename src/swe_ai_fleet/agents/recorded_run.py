@@ -119,7 +119,7 @@ def concluded(earlier: RunState, kind: type[T]) -> T | None:
 class WorkspaceKeeper:
     """Stores checkpoints of one clone: only the last one is kept, of at most `max_bytes`.
 
-    `last_bundle` is the last checkpoint, which an earlier process of the run may have stored.
+    `last_bundle` is the last checkpoint, maybe from an earlier process of the run.
     """
 
     clone: Clone
@@ -186,7 +186,7 @@ class WorkspaceKeeper:
 
 
 async def resume(earlier: RunState, keeper: WorkspaceKeeper, *, lasting: bool = True) -> RunState:
-    """Restore the clone and the audit trail of a run; its state, with messages about what the restart cost.
+    """Restore the clone and the audit trail of a run; returns its state, with messages about what was lost.
 
     Interrupted calls get a result, and the model gets a message about lost changes; both are recorded. A workspace that
     is not `lasting` is set up anew by each process of the run, and never stored. Raises FleetError if the workspace

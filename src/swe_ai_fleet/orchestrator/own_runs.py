@@ -1,4 +1,4 @@
-"""Runs of models in the orchestrator's own process: recorded, resumed and signed as agents' runs are."""
+"""Runs of models in the orchestrator's process, without a workspace: recorded, resumed and signed as runs of agents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Executions of a program without a fleet: driven by what the program brings, in a log that ends with it."""
+"""Executions in a program without a fleet: only the kinds whose model works in this process, in a log in memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class _NoFleet:
 
 
 def own_executions(settings: Settings, model: ChatModel) -> Executions:
-    """Executions that no agents can work on, in the memory of this process."""
+    """Executions in the memory of this process, without agents."""
     log = MemoryLog()
     return Executions(
         ExecutionDeps(

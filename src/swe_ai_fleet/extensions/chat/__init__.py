@@ -1,7 +1,7 @@
 """Chats with the fleet: by its gRPC service, on the command line, in a program (`ChatSession`), by Telegram.
 
-`chat` takes what people say, `drive` has it answered, `session` keeps it; answers in the format of a channel are made
-by `swe_ai_fleet.conversations`, which webhooks use, too.
+`chat` accepts messages, `drive` answers them, `session` stores the conversation; `swe_ai_fleet.conversations`, which
+webhooks use too, renders answers in the format of a channel.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -35,7 +35,7 @@ EXTENSION = Extension(
 
 
 def __getattr__(name: str) -> Any:
-    # The command line looks into every extension; only programs need this.
+    # The command line imports every extension; only programs need `ChatSession`.
     if name != "ChatSession":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from swe_ai_fleet.extensions.chat.library import ChatSession

@@ -1,4 +1,4 @@
-"""One turn of a chat: references of the message, recalled memories, the model's answer, the things it names."""
+"""One turn of a chat: references in the message, recalled memories, the model's answer, the things that it names."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answered:
-    """A turn and what else it came to."""
+    """A turn, the things that it named, and the task that it proposed."""
 
     turn: ChatTurn
     things: tuple[NamedThing, ...] = ()
@@ -71,11 +71,11 @@ class Answering:
         model: The model, without retries.
         setup: The tools of every turn, and how tools are called.
         rules: The rules of the chat.
-        fleet: Shows executions; None: they cannot be seen.
-        starter: Starts tasks; None: none can be started.
+        fleet: Shows executions; None: chats cannot see any.
+        starter: Starts tasks; None: chats cannot start any.
         memories: Long-term memories; None: there are none.
-        secrets: Masked in everything that is shown or stored.
-        system_prompt: The system prompt; `{tools}` in it gives way to the documentation of the tools.
+        secrets: Masks secrets in everything that is shown or stored.
+        system_prompt: The system prompt; `{tools}` in it is replaced by the documentation of the tools.
     """
 
     model: ChatModel
@@ -88,9 +88,9 @@ class Answering:
     system_prompt: str = reply_run.SYSTEM_PROMPT
 
     def offering(self, tools: Sequence[Tool]) -> Answering:
-        """The same with these tools beside the fleet's own: functions, BaseTools, toolkits, names of registered tools.
+        """A copy with more tools than the fleet's: functions, BaseTools, toolkits, names of registered tools.
 
-        Raises ValueError (two of one name).
+        Raises ValueError (two tools with the same name).
         """
         by_name, kits, idle = gathered(tools, one_line_doc=True, tool_timeout=self.setup.tool_timeout)
         setup = replace(
@@ -109,10 +109,10 @@ class Answering:
         """Answer a message. Model faults and spent limits are in the answer; faults of the log and bugs are raised.
 
         Args:
-            session: Its state before the message.
+            session: The state of the session before the message.
             message: The message.
             now: The time, ISO 8601.
-            recording: Where the run of the model is recorded; an earlier process may have begun it.
+            recording: Records the run of the model, which an earlier process may have begun.
         """
         turn, text = message.number, message.text
         naming = Naming(turn, first_group=session.groups + 1)
@@ -158,18 +158,18 @@ class Answering:
         return self._replied(message, reply, naming, references)
 
     def _starts(self, waiting: Proposal, message: ChatMessage) -> bool:
-        """Whether a message is the person's yes to a task that was proposed, and that the person had seen."""
+        """Whether a message is the person's yes to a proposed task that they have seen."""
         return message.seen_turn in (None, waiting.turn) and decision(message.text) == "yes"
 
     async def _content(self, session: ChatState, context: TurnContext, about: str) -> str:
-        """What the model reads of a message: the person's words, behind notes of the system where there are any."""
+        """The message as the model gets it: notes of the system, if any, and the person's words."""
         notes = [await self._recalled(context), about]
         if waiting := session.waiting:
             left = reply_run.DECLINED if decision(context.text) == "no" else reply_run.LAPSED
             notes.append(reply_run.UNSURE if waiting.key else left)
         notes.append(await self._remember(context))
-        given = [text for text in notes if text]
-        return "\n\n".join([*given, reply_run.MESSAGE, context.text]) if given else context.text
+        notes = [text for text in notes if text]
+        return "\n\n".join([*notes, reply_run.MESSAGE, context.text]) if notes else context.text
 
     def _replied(
         self, message: ChatMessage, reply: Reply, naming: Naming, references: tuple[ResolvedPhrase, ...]
@@ -204,10 +204,10 @@ class Answering:
     async def _started(
         self, starter: TaskStarter, proposal: Proposal, message: ChatMessage, naming: Naming
     ) -> Answered:
-        """Start the task that the person confirmed, under its key; the model has no part in it."""
+        """Start the task that the person confirmed, under its key, without the model."""
         execution_id = ""
         try:
-            # A cancellation must not leave it open whether the task was started.
+            # After a cancellation it must be known whether the task was started.
             async with asyncio.timeout(self.rules.limits.timeout_seconds):
                 start = starter.start(replace(proposal, by=message.by), key=proposal.key)
                 execution_id = await asyncio.shield(start)
@@ -229,7 +229,7 @@ class Answering:
         return Answered(turn=turn, things=tuple(naming.things), proposal=waiting)
 
     async def _recalled(self, context: TurnContext) -> str:
-        """The recalled memories, as the model gets them; empty for none."""
+        """The recalled memories for the model; empty if there are none."""
         if self.memories is None or not context.scope.namespaces:
             return ""
         try:
@@ -241,13 +241,13 @@ class Answering:
         return presented(notes, self.secrets, seed=context.nonce)
 
     async def _remember(self, context: TurnContext) -> str:
-        """Store what the person asks to be remembered; returns the note for the model."""
+        """Store the text that the person wants remembered; returns the note for the model."""
         if not asks_to_remember(context.text):
             return ""
         if self.memories is None or not context.scope.namespaces:
             return reply_run.NO_MEMORY
         if not to_remember(context.text):
-            return ""  # the model knows better what "this" is, and has a tool for it
+            return ""  # the model knows what "this" refers to, and has a tool for it
         try:
             async with asyncio.timeout(_KEEP_SECONDS):
                 return reply_run.KEPT.format(text=await keep(self.memories, context))
@@ -255,12 +255,12 @@ class Answering:
             return reply_run.NOT_KEPT.format(why=str(fault) or "memory is not available")
 
     def _setup(self, context: TurnContext) -> Setup:
-        own = fleet_tools(
+        tools = fleet_tools(
             context, fleet=self.fleet, proposes=self.starter is not None, memories=self.memories, mask=self.secrets
         )
-        mine = {tool.name: tool for tool in own}
-        others = {name: tool for name, tool in self.setup.tools.items() if name not in mine}
-        return replace(self.setup, tools={**mine, **others})
+        own = {tool.name: tool for tool in tools}
+        others = {name: tool for name, tool in self.setup.tools.items() if name not in own}
+        return replace(self.setup, tools={**own, **others})
 
     def _system(self, setup: Setup) -> str:
         docs = documentation(setup.specs)
@@ -270,11 +270,11 @@ class Answering:
         clean = self.secrets(well_formed(text)).strip()
         if len(clean) > MAX_ANSWER_CHARS:
             clean = f"{clean[:MAX_ANSWER_CHARS]}\n\n[cut here]"
-        # A secret with markup or escapes in it is readable again in the rendered text.
+        # A secret with markup or escapes in it becomes readable in the rendered text.
         for _ in range(_MASK_TRIES):
-            shown = rendered(clean, Channel.PLAIN)
-            masked = self.secrets(shown)
-            if masked == shown:
+            text = rendered(clean, Channel.PLAIN)
+            masked = self.secrets(text)
+            if masked == text:
                 return clean
             clean = masked
         return reply_run.WITHHELD
@@ -292,7 +292,7 @@ def _ending(messages: Sequence[Message], answer: str) -> tuple[Message, ...]:
     if isinstance(ending[-1], AssistantMessage) and not ending[-1].tool_calls:
         ending.pop()
     if isinstance(ending[-1], AssistantMessage):
-        # Calls without results must not be shown again.
+        # A call without a result must not be sent to the model again.
         answered = {message.call_id for message in ending if isinstance(message, ToolMessage)}
         if any(call.call_id not in answered for call in ending[-1].tool_calls):
             ending.pop()
@@ -304,20 +304,20 @@ class ChatAnswer:
     """The answer to one message.
 
     Attributes:
-        session_id: Of the chat.
-        turn: The number of the message in it.
+        session_id: The id of the session.
+        turn: The number of the message in the session.
         text: The answer in Markdown.
-        tables: The data below it.
-        channel: Where it is read.
-        pages: Text and tables in the format of that channel.
-        success: Whether it is an answer rather than an excuse.
+        tables: The data below the text.
+        channel: The format of the pages.
+        pages: Text and tables in that format.
+        success: Whether this is an answer rather than an excuse.
         stop_reason: How the work ended: `final_answer`, `no_tool_calls`, a limit, `question`, `started`, a fault.
         references: The resolved phrases of the message.
         tools: The names of the called tools, in order.
         proposed: Whether a task waits for the person's yes.
-        execution_id: Of the task that this message started.
-        repeated: Whether the same message had been answered before, and this is that answer.
-        usage: What was spent.
+        execution_id: The execution of the task that this message started.
+        repeated: Whether this is the answer that the same message got before.
+        usage: The usage of the message.
     """
 
     session_id: str

@@ -1,4 +1,4 @@
-"""Chats over the fleet: what people say is written into the log as executions, and answered once those have ended."""
+"""Chats over the fleet: messages become executions in the log; the answer is returned when its execution has ended."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from swe_ai_fleet.orchestrator.own_runs import enqueue_next
 async def answering_chats(
     executions: Executions, chats: Callable[[str], TenantChats]
 ) -> AsyncGenerator[Callable[[str], Chat]]:
-    """Answer the messages of chats until the context ends; the chats by their tenant, none of whom sees another's."""
+    """Answer the messages of chats until the context ends; yields the chats of each tenant, who sees no other's."""
     live, chats = LiveAnswers(), cache(chats)
     async with executions.driving(TaskKind.CHAT, ChatDriver(chats, live)):
         yield lambda tenant: Chat(executions, chats(tenant), live)
@@ -35,7 +35,7 @@ async def answering_chats(
 class Chat:
     """The chat sessions of a tenant, whichever replica answers them.
 
-    A message outlives its caller: the session keeps the answer, and the same message again waits for the same one.
+    A message outlives its caller: the session keeps the answer, and a repeated message waits for the same answer.
     """
 
     def __init__(self, executions: Executions, chats: TenantChats, live: LiveAnswers) -> None:
@@ -45,15 +45,15 @@ class Chat:
         self._tenant = chats.tenant
 
     async def stream(self, message: ChatMessage) -> AsyncGenerator[AnswerStep | ChatAnswer, None]:
-        """The progress on the way to the answer, and at last the answer.
+        """The progress of the answer, and the answer as the last item.
 
-        Closing it early ends nothing: the message is answered, and its session keeps the answer; a message with the
-        same id gets it once more. Text comes as the model writes it where the answer is given in this process.
+        Closing the stream early cancels nothing: the message is answered, its session keeps the answer, and a message
+        with the same id gets it again. Text arrives as the model writes it if this process drives the answer.
 
         Raises:
             InvalidRequest: Naming the field.
             PreconditionFailed: Another message of the session is being answered, or the session was ended meanwhile.
-            ResourceExhausted: Too much waits already.
+            ResourceExhausted: The queue is full.
             Unavailable: Log or store do not answer.
         """
         message, channel = message.checked(), Channel(message.channel or Channel.PLAIN)
@@ -85,11 +85,11 @@ class Chat:
         return kept.session
 
     async def sessions(self) -> tuple[ChatState, ...]:
-        """The cards of every session, the one that was spoken to last first. Raises Unavailable."""
+        """The cards of all sessions, the most recently used first. Raises Unavailable."""
         return await self._chats.store.listed(self._tenant)
 
     async def end(self, session_id: str) -> bool:
-        """Delete a session, and cancel its message that has no answer yet; whether there was one.
+        """Delete a session, and cancel its unanswered message; returns whether the session existed.
 
         Long-term memory stays. Raises InvalidRequest, Unavailable.
         """
@@ -98,7 +98,7 @@ class Chat:
             state = await self._executions.latest(self._tenant, session_id, TaskKind.CHAT)
             await self._executions.cancel(self._tenant, state.execution_id, "the session was ended")
         except NotFound:
-            # It was begun by an earlier version, or the log has forgotten it.
+            # An earlier version started it, or the log no longer has it.
             pass
         await self._chats.store.delete(self._tenant, session_id)
         return kept is not None
@@ -124,9 +124,9 @@ class Chat:
             raise busy() from None
 
     async def _follow(self, execution_id: str, listener: Listener) -> None:
-        """Pass on what the log tells of an answer that is given elsewhere, until its execution has ended."""
+        """Report the progress of an answer that another process drives, from the log, until its execution has ended."""
         notifier = ProgressNotifier(self._chats.answering.secrets, listener.progress.put_nowait)
-        narration = Narration(AgentTask(id=execution_id, description=""), notifier.hear)
+        narration = Narration(AgentTask(id=execution_id, description=""), notifier.notify)
         try:
             async with aclosing(self._executions.watch(self._tenant, execution_id)) as events:
                 async for stored in events:

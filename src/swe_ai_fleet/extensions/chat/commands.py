@@ -16,7 +16,7 @@ from swe_ai_fleet.cli.screen import CommandFault, Exit, Screen, line_of_terminal
 from swe_ai_fleet.watching.text import clean, one_line
 
 SEND_SECONDS = 600.0
-"""More than any limit on a message; the server ends it before."""
+"""More than any limit on a message, so the server ends it first."""
 _LISTED = 50
 _HELP = (
     "/new begins a new conversation, /list shows the last ones, /quit (or Ctrl-D) leaves; anything else is a message"
@@ -25,7 +25,7 @@ _HELP = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatOrder:
-    """What a command asks for."""
+    """The options of `fleet chat`."""
 
     session_id: Annotated[
         str, option("A conversation to go on with. Default: a new one.", "session_id", words="--session", metavar="ID")
@@ -50,7 +50,7 @@ async def chat(screen: Screen, client: FleetClient, order: ChatOrder) -> Exit:
 
 
 async def converse(screen: Screen, calls: Calls, order: ChatOrder, read: Callable[[], str] | None = None) -> Exit:
-    """Carry a command out; `read` gives the person's next line and raises EOFError behind the last."""
+    """Run a command; `read` gives the person's next line and raises EOFError after the last."""
     if order.list_all:
         return await _list(screen, calls)
     if order.end:
@@ -91,14 +91,14 @@ async def _talk(screen: Screen, calls: Calls, request: pb.SendRequest, read: Cal
                 try:
                     request.seen_turn = (await _say(screen, calls, request, text)).turn
                 except CommandFault as fault:
-                    # Whoever mistyped, or met a server that restarts, goes on talking.
+                    # The conversation continues after a typing error or a restart of the server.
                     screen.fault(fault)
                     if fault.exit_code is Exit.UNAVAILABLE:
                         screen.note("send it again once the fleet is back")
 
 
 async def _say(screen: Screen, calls: Calls, request: pb.SendRequest, text: str) -> pb.Answer:
-    """Have a message answered and show the answer; `request` has all else, such as the turn that was shown last."""
+    """Send a message and show the answer; `request` has the other fields, such as the turn that was shown last."""
     request.text, request.message_id = text, uuid.uuid4().hex
     answer: pb.Answer | None = None
     async with aclosing(calls.stream("Send", request, pb.SendResponse, seconds=SEND_SECONDS)) as updates:
@@ -148,7 +148,7 @@ async def _end(screen: Screen, calls: Calls, session_id: str) -> Exit:
 
 
 async def end_conversation(calls: Calls, session_id: str) -> bool:
-    """Forget a session; whether there was one."""
+    """Delete a session; returns whether it existed."""
     request = pb.EndConversationRequest(session_id=session_id)
     return (await calls.unary("EndConversation", request, pb.EndConversationResponse)).existed
 

@@ -1,4 +1,4 @@
-"""Messages of chats being answered: each is an execution with a run of the model; its session is its checkpoint."""
+"""Drives the messages of chats: each is an execution with a run of the model, and the session is its checkpoint."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class TenantChats:
-    """What a tenant's chats are answered with.
+    """The model, tools and sessions of a tenant's chats.
 
     Attributes:
-        store: Keeps the sessions.
-        audit_key: Keys the digests of full arguments.
+        store: Stores the sessions.
+        audit_key: The key of the digests of full arguments.
     """
 
     answering: Answering
@@ -43,7 +43,7 @@ class TenantChats:
     audit_key: bytes = b""
 
     async def opened(self, message: ChatMessage) -> KeptSession:
-        """The session of a message, begun with it where there is none. Raises Unavailable."""
+        """The session of a message, created if it does not exist. Raises Unavailable."""
         kept = await self.store.get(self.tenant, message.session_id)
         if kept is None:
             session = ChatState(
@@ -56,9 +56,9 @@ class TenantChats:
         return replace(kept, session=replace(kept.session, namespaces=message.namespaces or ()))
 
     async def keep(self, kept: KeptSession, message: ChatMessage, answered: Answered) -> ChatTurn:
-        """Keep the turn that a message became.
+        """Store the turn of a message, and return it.
 
-        Raises Fenced where another driver has kept it, PreconditionFailed where the session was changed or ended
+        Raises Fenced where another driver has stored it, PreconditionFailed where the session was changed or ended
         meanwhile, Unavailable.
         """
         turn = replace(answered.turn, at=now(), channel=message.channel, message_id=message.message_id)
@@ -74,18 +74,18 @@ class TenantChats:
 
 
 class ChatDriver:
-    """Drives the messages of all tenants; `chats` is what those of one are answered with."""
+    """Drives the messages of all tenants; `chats` gives the chats of a tenant."""
 
     def __init__(self, chats: Callable[[str], TenantChats], live: LiveAnswers) -> None:
         self._chats = chats
         self._live = live
 
     def drive(self, *, work: ExecutionContext) -> AnswerDrive:
-        """The answer to a message; what an earlier driver did of it is not done again."""
+        """Drive the answer to a message; what an earlier driver finished is not repeated."""
         return AnswerDrive(self._chats(work.task.tenant), work, self._live)
 
     async def ended(self, deps: ExecutionDeps, state: ExecutionState, ending: Ending) -> None:
-        """Keep that a message was cancelled or failed, where it has no answer. Raises Fenced, Unavailable."""
+        """Store that a message was cancelled or failed, unless it has an answer. Raises Fenced, Unavailable."""
         chats, message = self._chats(state.task.tenant), ChatMessage.of(state.task)
         kept = await chats.opened(message)
         if kept.session.count >= message.number:
@@ -93,15 +93,16 @@ class ChatDriver:
         reason = chats.answering.secrets(ending.error)
         if ROLE in state.agents:
             await OwnRuns(deps=deps, task=state.task, audit_key=chats.audit_key).abandoned(ROLE, reason)
-        words = CANCELLED if ending.status is ExecutionStatus.CANCELLED else NO_ANSWER
+        template = CANCELLED if ending.status is ExecutionStatus.CANCELLED else NO_ANSWER
+        unanswered = _unanswered(kept.session, message, template.format(why=reason), ending.status)
         try:
-            await chats.keep(kept, message, _unanswered(kept.session, message, words.format(why=reason), ending.status))
+            await chats.keep(kept, message, unanswered)
         except PreconditionFailed as fault:
             _log.warning("chat.end_not_kept", session=message.session_id, reason=fault.message)
 
 
 class AnswerDrive:
-    """One message being answered; a `KindDrive`."""
+    """Drives the answer to one message; a `KindDrive`."""
 
     waits = False
 
@@ -112,7 +113,7 @@ class AnswerDrive:
         self._runs = OwnRuns(deps=work.deps, task=work.task, audit_key=chats.audit_key, signing=work.runs.signing)
 
     def steered(self) -> None:
-        """Nobody steers an answer."""
+        """Does nothing: an answer has no control events."""
 
     async def run(self) -> Ending:
         """Answer the message. Raises Fenced, PreconditionFailed (the session was ended), Unavailable."""
@@ -131,7 +132,7 @@ class AnswerDrive:
         return Ending(status=ExecutionStatus.FAILED, error=f"no answer: {turn.stop_reason}", usage=usage)
 
     def _answering(self, message: ChatMessage) -> Answering:
-        """With several model servers, the one that has this session's prompts cached."""
+        """The `Answering` on one model server for the whole session, which has its prompts cached."""
         answering, tenant = self._chats.answering, self._chats.tenant
         if not isinstance(answering.model, ModelSessions):
             return answering
@@ -140,12 +141,12 @@ class AnswerDrive:
 
     def _recording(self) -> Recording:
         task = self._work.task
-        notifier = ProgressNotifier(self._chats.answering.secrets, partial(self._live.tell, task.execution_id))
+        notifier = ProgressNotifier(self._chats.answering.secrets, partial(self._live.publish, task.execution_id))
 
         async def keep(data: bytes) -> BlobRef:
             return await self._work.put(data, "text/plain")
 
-        return Recording(recorded=lambda: self._runs.recorded(ROLE), keep=keep, tell=notifier.hear)
+        return Recording(recorded=lambda: self._runs.recorded(ROLE), keep=keep, report=notifier.notify)
 
 
 def busy() -> PreconditionFailed:
@@ -157,7 +158,7 @@ def busy() -> PreconditionFailed:
 
 
 def _unanswered(session: ChatState, message: ChatMessage, text: str, status: ExecutionStatus) -> Answered:
-    """The turn of a message that ended without an answer; a yes in it may have started what was proposed."""
+    """The turn of a message that ended without an answer; a yes may still have started the proposed task."""
     waiting = session.waiting
     confirmed = waiting is not None and decision(message.text) == "yes"
     turn = ChatTurn(

@@ -1,6 +1,6 @@
 """`ChatSession`: a chat as a library call, without a fleet.
 
-Chats are kept in files: one a session, replaced whole, one writer at a time.
+Chats are stored in files: one for each session, replaced as a whole, one writer at a time.
 """
 
 from __future__ import annotations
@@ -52,26 +52,26 @@ class ChatFiles:
     """A `ChatStore` in a directory that only its owner can read; several processes may use it at once.
 
     Args:
-        directory: Made with the first session.
+        directory: Created with the first session.
     """
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
     async def get(self, tenant: str, session_id: str) -> KeptSession | None:
-        """The session as it was put last; None for an unknown one. Raises Unavailable."""
+        """The last revision of a session; None for an unknown session. Raises Unavailable."""
         return await asyncio.to_thread(self._get, tenant, session_id)
 
     async def put(self, session: ChatState, *, revision: int) -> int:
-        """Keep it on a revision (0: only where there is none); the new one. Raises Fenced, Unavailable."""
+        """Replace a revision (0: none is stored); returns the new one. Raises Fenced (it has changed), Unavailable."""
         return await asyncio.to_thread(self._put, session, revision)
 
     async def delete(self, tenant: str, session_id: str) -> None:
-        """Forget it. Raises Unavailable."""
+        """Delete a session, if it exists. Raises Unavailable."""
         await asyncio.to_thread(self._delete, tenant, session_id)
 
     async def listed(self, tenant: str) -> tuple[ChatState, ...]:
-        """The cards of all of a tenant's, the one that was spoken to last first. Raises Unavailable."""
+        """The cards of a tenant's sessions, the most recently used first. Raises Unavailable."""
         return await asyncio.to_thread(self._listed, tenant)
 
     def _get(self, tenant: str, session_id: str) -> KeptSession | None:
@@ -81,10 +81,10 @@ class ChatFiles:
     def _put(self, session: ChatState, revision: int) -> int:
         path = self._path(session.tenant, session.session_id)
         with self._locked():
-            known = self._read(path)
-            if (known.revision if known else 0) != revision:
+            stored = self._read(path)
+            if (stored.revision if stored else 0) != revision:
                 raise Fenced(f"the session {session.session_id} was changed by another process")
-            # Never one that a session had which was forgotten: whoever still works on that one must not replace this.
+            # Revisions of a deleted session are not used again: a process that still has it must not replace this one.
             next_revision = max(time.time_ns(), revision + 1)
             write_private(path, f"{json.dumps({'revision': next_revision})}\n{encoded(session).decode()}")
         return next_revision
@@ -119,32 +119,32 @@ class ChatFiles:
             raise Unavailable(f"the chats cannot be stored: {fault}", field="home") from fault
 
     def _path(self, tenant: str, session_id: str) -> Path:
-        # Names of files may not tell capital letters from small ones.
+        # File systems may ignore the case of names.
         digest = hashlib.sha256(f"{tenant}\x1f{session_id}".encode()).hexdigest()[:40]
         return self._directory / f"{digest}.chat"
 
 
 class ChatSession:
-    """One chat. It is kept in a file under `home`: a later one with the same id, in any process, goes on with it.
+    """One chat, stored in a file under `home`: a `ChatSession` with the same id, in any process, continues it.
 
     As an async context manager it keeps its connections from one message to the next.
 
     Args:
         model_name: The model; `vllm/`, `fireworks/`, `ollama/`, `gemini/` or `openai/` before it picks the provider.
-        session_id: Its name, of letters, digits, `_` and `-`; empty: a new one.
+        session_id: The id, of letters, digits, `_` and `-`; empty: a new one.
         tools: Functions, BaseTools, toolkits, names of registered tools; None: the built-in ones (calculator, Python
             in a sandbox, the web as far as settings name it) and those of the settings' MCP servers that only read.
-        settings: Everything else; from the environment when not given.
-        memories: A long-term memory of the caller's own, such as a fleet's; None: the file under `home`.
-        namespaces: Where it remembers and is reminded beyond itself (`fleet`, `agent:<id>`, `repository:<name>`), the
-            first one being where it keeps what it is asked to remember; none: nowhere.
+        settings: All other settings; None: those of the environment.
+        memories: The caller's own long-term memory, such as a fleet's; None: the file under `home`.
+        namespaces: The namespaces of long-term memory (`fleet`, `agent:<id>`, `repository:<name>`); new memories go to
+            the first. None given: no long-term memory.
         model_params: base_url, api_key, timeout (seconds), temperature, seed, max_tokens, as on FunctionCallingAgent.
-        files: The directory in which `file_reader` reads, where `tools` is None; None: there is no such tool.
-        channel: How answers are rendered: `plain`, `markdown` or `telegram`.
-        fleet: Where executions are looked at; None: nowhere.
-        starter: Starts tasks that the person confirmed; None: none can be started.
-        system_prompt: What the model is told first; `{tools}` or `{tool_docs}` in it gives way to the documentation of
-            the tools.
+        files: The directory that `file_reader` reads, if `tools` is None; None: there is no such tool.
+        channel: The format of answers: `plain`, `markdown` or `telegram`.
+        fleet: Shows executions; None: the chat cannot see any.
+        starter: Starts tasks that the person confirmed; None: the chat cannot start any.
+        system_prompt: The system prompt; `{tools}` or `{tool_docs}` in it is replaced by the documentation of the
+            tools.
 
     Raises:
         InvalidRequest: A malformed session id or namespace.
@@ -201,13 +201,13 @@ class ChatSession:
         raise AssertionError("a message that is not answered raises")
 
     async def stream(self, text: str, *, channel: str | None = None) -> AsyncGenerator[AnswerStep | ChatAnswer, None]:
-        """What happens on the way to the answer (calls, results, text), and as the last thing the answer.
+        """The progress of the answer (calls, results, text), and the answer as the last item.
 
-        Closing it early ends the work; the message then counts as never sent.
+        Closing the stream early cancels the message, which is then not part of the session.
 
         Args:
-            text: What the person wrote.
-            channel: How this answer is rendered; None: as the session's are.
+            text: The person's message.
+            channel: The format of this answer; None: that of the session.
 
         Raises:
             InvalidRequest: Naming the field.
@@ -226,19 +226,19 @@ class ChatSession:
                     yield answer
 
     async def session(self) -> ChatState | None:
-        """The chat as it stands; None before its first message. Raises Unavailable."""
+        """The current state; None before the first message. Raises Unavailable."""
         kept = await self._store.get(DEFAULT_TENANT, self.session_id)
         return kept.session if kept is not None else None
 
     async def end(self) -> None:
-        """Forget the chat; what it keeps in long-term memory stays. Raises Unavailable."""
+        """Delete the chat; its long-term memories stay. Raises Unavailable."""
         await self._store.delete(DEFAULT_TENANT, self.session_id)
 
     @asynccontextmanager
     async def _open(self) -> AsyncGenerator[Chat]:
         async with AsyncExitStack() as stack:
             answering = self._answering or await stack.enter_async_context(self._opened())
-            # Nobody reads the events of a message any more once it is answered.
+            # Nobody reads the events of a message after its answer, so each message has a log of its own.
             executions = await stack.enter_async_context(own_executions(self._settings, answering.model))
             chats = answering_chats(executions, lambda _: TenantChats(answering=answering, store=self._store))
             yield (await stack.enter_async_context(chats))(DEFAULT_TENANT)

@@ -32,7 +32,7 @@ _RESERVED = frozenset(
 )  # fmt: skip
 _log = structlog.get_logger(__name__)
 MODEL_TIMEOUT_SECONDS = 10.0
-"""How long somebody who waits for an answer waits for a server that is down."""
+"""How long a message waits for a model server that is down."""
 
 
 @asynccontextmanager
@@ -46,16 +46,16 @@ async def open_chats(
     memories: Memories | None = None,
     tools: Sequence[Tool] = (),
 ) -> AsyncGenerator[Callable[[str], Chat]]:
-    """The chats of a service by their tenant, over one model and one store; none sees another's.
+    """The chats of a service by tenant, over one model and one store; no tenant sees another's.
 
     Args:
         settings: The model, the limits, the secrets.
-        store: Where sessions are kept: the bucket `CHATS`.
-        executions: Where messages are executions.
-        fleet: Where a tenant's executions are looked at.
-        starter: Starts a tenant's tasks that a person confirmed.
-        memories: What is remembered beyond sessions.
-        tools: What chats can call beside the built-in tools and the fleet's.
+        store: Stores the sessions: the bucket `CHATS`.
+        executions: The executions that messages become.
+        fleet: Shows the executions of a tenant; None: its chats cannot see any.
+        starter: Starts the tasks that a person of a tenant confirmed; None: its chats cannot start any.
+        memories: The long-term memory; None: there is none.
+        tools: Tools in addition to the built-in ones and the fleet's.
 
     Raises:
         InvalidRequest: No model server is configured, or a setting is malformed.
@@ -70,7 +70,7 @@ async def open_chats(
         def chats(tenant: str) -> TenantChats:
             answering = Answering(
                 model=model,
-                # The pool tries again by itself.
+                # The model pool retries by itself.
                 rules=chat_rules(settings, retry_waits=()),
                 setup=Setup(parallel=settings.parallel_calls, prices=model_prices(settings), model_name=settings.model),
                 fleet=fleet(tenant),
@@ -85,7 +85,7 @@ async def open_chats(
 
 
 def chat_rules(settings: Settings, *, retry_waits: Sequence[float]) -> ChatRules:
-    """How messages are answered, by settings."""
+    """The rules of chats, from settings."""
     return ChatRules(
         limits=chat_limits(settings),
         mode=PlanningMode(settings.planning_mode),
@@ -96,15 +96,15 @@ def chat_rules(settings: Settings, *, retry_waits: Sequence[float]) -> ChatRules
 
 @asynccontextmanager
 async def mcp_tools(settings: Settings) -> AsyncGenerator[tuple[Toolkit, ...]]:
-    """What the configured MCP servers offer that only reads, by the operator's word or by their own (`readOnlyHint`).
+    """The tools of the configured MCP servers that only read, by the settings or by the server's `readOnlyHint`.
 
-    What changes something is for agents, in their clones.
+    Tools that change something are for agents, in their clones.
     """
     if not settings.mcp_servers:
         yield ()
         return
-    here = await with_isolation_level(settings)
-    async with operator_tools(here, settings.home / "chats" / "scratch", reserved=_RESERVED, hints=True) as kits:
+    confined = await with_isolation_level(settings)
+    async with operator_tools(confined, settings.home / "chats" / "scratch", reserved=_RESERVED, hints=True) as kits:
         for kit in kits:
             kit.definitions = {
                 name: definition for name, definition in kit.definitions.items() if definition.spec.read_only
@@ -113,14 +113,13 @@ async def mcp_tools(settings: Settings) -> AsyncGenerator[tuple[Toolkit, ...]]:
 
 
 def chat_tools(settings: Settings, *, files: Path | None = None) -> tuple[BaseTool, ...]:
-    """The built-in tools of a chat; those that need a server are there where settings name it.
+    """The built-in tools of a chat, without those whose server the settings do not name, and plug-ins' read-only tools.
 
-    Code runs in a sandbox of its own for each call, in a directory that vanishes with it. Plug-ins' tools that only
-    read are there too.
+    Code runs in a new sandbox for each call, in a directory that is deleted after it.
 
     Args:
-        settings: Which servers there are, and which plug-ins.
-        files: The directory in which `file_reader` reads; None: it is not there.
+        settings: The servers and the plug-ins.
+        files: The directory that `file_reader` reads; None: there is no such tool.
 
     Raises:
         InvalidRequest: A plug-in cannot be used.

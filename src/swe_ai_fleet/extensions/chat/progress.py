@@ -1,4 +1,4 @@
-"""The progress of answers: calls, results and text as they come, for whoever waits; nothing of it is kept."""
+"""The progress of answers: calls, results and text as they arrive, for callers that wait; nothing is stored."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ class ProgressNotifier:
     """Reports the calls, results and text of a run as they happen, secrets masked.
 
     Args:
-        secrets: What is masked.
-        tell: Receives what happens.
+        secrets: Masks the text.
+        report: Receives the progress.
     """
 
-    def __init__(self, secrets: Secrets, tell: Callable[[AnswerStep], None]) -> None:
+    def __init__(self, secrets: Secrets, report: Callable[[AnswerStep], None]) -> None:
         self._secrets = secrets
-        self._tell = tell
+        self._report = report
         self._stream = secrets.stream()
 
-    def hear(self, response: AgentResponse) -> None:
-        """Report one response of the run."""
+    def notify(self, response: AgentResponse) -> None:
+        """Report the progress that a response of the run shows."""
         metadata = response["metadata"]
         match metadata.get("event"):
             case "delta":
@@ -57,23 +57,23 @@ class ProgressNotifier:
                 self._stream = self._secrets.stream()
                 for call in mappings(metadata.get("tool_calls")):
                     if (name := well_formed(str(call.get("name", "")))[:64]) != FINAL_ANSWER:
-                        self._tell(AnswerStep(kind=ProgressKind.TOOL, tool=name))
+                        self._report(AnswerStep(kind=ProgressKind.TOOL, tool=name))
             case "tool_finished":
                 success = bool(metadata.get("success"))
-                self._tell(AnswerStep(kind=ProgressKind.RESULT, tool=str(metadata.get("tool", "")), success=success))
+                self._report(AnswerStep(kind=ProgressKind.RESULT, tool=str(metadata.get("tool", "")), success=success))
             case _:
                 pass
 
     def _say(self, text: str) -> None:
         if text:
-            self._tell(AnswerStep(kind=ProgressKind.TEXT, text=text))
+            self._report(AnswerStep(kind=ProgressKind.TEXT, text=text))
 
 
 @dataclass(kw_only=True, eq=False)
 class Listener:
-    """Somebody who waits for an answer in this process: its progress, and a None at the end.
+    """The queue of a caller that waits for an answer in this process: the progress, and a None at the end.
 
-    `live` says that the progress comes from where the answer is given, with the text as it arrives.
+    `live` says that this process drives the answer, so that its text is reported as it arrives.
     """
 
     progress: asyncio.Queue[AnswerStep | None] = field(default_factory=lambda: asyncio.Queue[AnswerStep | None]())
@@ -81,14 +81,14 @@ class Listener:
 
 
 class LiveAnswers:
-    """Passes on the progress of answers that are given in this process to those who wait for them here."""
+    """Passes the progress of answers that this process drives to the callers that wait for them here."""
 
     def __init__(self) -> None:
         self._listeners: dict[str, list[Listener]] = {}
 
     @contextmanager
     def listening(self, execution_id: str) -> Generator[Listener]:
-        """Listen to a message until the context ends."""
+        """Listen to the answer of an execution until the context ends."""
         listener = Listener()
         listeners = self._listeners.setdefault(execution_id, [])
         listeners.append(listener)
@@ -99,8 +99,8 @@ class LiveAnswers:
             if not listeners:
                 self._listeners.pop(execution_id, None)
 
-    def tell(self, execution_id: str, step: AnswerStep) -> None:
-        """Tell whoever listens now."""
+    def publish(self, execution_id: str, step: AnswerStep) -> None:
+        """Pass a step to all current listeners."""
         for listener in self._listeners.get(execution_id, ()):
             listener.live = True
             listener.progress.put_nowait(step)

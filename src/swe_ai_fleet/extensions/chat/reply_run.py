@@ -78,11 +78,11 @@ class ChatRules:
     """How messages are answered.
 
     Attributes:
-        limits: Of one message.
-        mode: All of them answer a message that asks for one operation only without the model, and any other step by
-            step with it; `hybrid` has complex requests begin with an outline.
-        threshold: The complexity (0 to 1) from which a hybrid chat takes a request for complex.
-        retry_waits: Seconds before each further try of a model call; none where the model tries again by itself.
+        limits: The limits of one message.
+        mode: In each mode, a message that asks for a single operation is answered without the model, and any other step
+            by step with it; in `hybrid`, complex requests begin with an outline.
+        threshold: The complexity (0 to 1) from which a request counts as complex in `hybrid`.
+        retry_waits: Seconds before each retry of a model call; empty if the model retries by itself.
     """
 
     limits: Limits = CHAT
@@ -92,7 +92,7 @@ class ChatRules:
 
 
 ROLE = "assistant"
-"""Of the only agent of a message, and its name."""
+"""The role and the name of the only agent of a message."""
 _PROBE_SECONDS = 5.0
 _FINAL_PROMPT_SECONDS = 10.0
 """For the final answer, after a limit ended the work."""
@@ -109,17 +109,17 @@ class Reply:
 
 @dataclass(frozen=True, kw_only=True)
 class Recording:
-    """Where the run of a message is recorded, and who hears of it.
+    """Records the run of a message, and reports its progress.
 
     Attributes:
-        recorded: Claims the run, and has what earlier processes did of it.
-        keep: Keeps a whole result.
-        tell: Hears of the progress, the model's text as it arrives included.
+        recorded: Claims the run; gives its journal, and its state after earlier processes.
+        keep: Stores a whole result.
+        report: Receives the progress, including the model's text as it arrives.
     """
 
     recorded: Callable[[], AbstractAsyncContextManager[tuple[RecordedRun, RunState]]]
     keep: Callable[[bytes], Awaitable[BlobRef]]
-    tell: Callable[[AgentResponse], None]
+    report: Callable[[AgentResponse], None]
 
 
 async def reply_to(
@@ -132,25 +132,25 @@ async def reply_to(
     rules: ChatRules,
     recording: Recording,
 ) -> Reply:
-    """Answer a message, from where an earlier process left it.
+    """Answer a message, from where an earlier process stopped.
 
     Args:
-        request: The person's own words, by which the complexity is assessed.
-        opening: Gives the conversation so far and the message for the model; not asked where the log has them.
-        resumed: Hears what the calls of an earlier process gave.
-        model: The model without retries, which are done here.
+        request: The person's own words, from which the complexity is estimated.
+        opening: Gives the conversation so far and the message for the model; not called if the log has them.
+        resumed: Receives the results of the calls of earlier processes.
+        model: The model without retries, which are added here.
         setup: The tools and how they are called.
         rules: The rules of the chat.
-        recording: Where the run is recorded.
+        recording: Records the run.
     """
     async with recording.recorded() as (record, earlier):
-        resumed([seen.result for step in earlier.steps for seen in step.observations])
+        resumed([observation.result for step in earlier.steps for observation in step.observations])
         started = earlier.started
         if started is not None and (trajectory := earlier.trajectory) is not None:
             return _reply(trajectory, earlier.messages, started.messages[-1])
         capabilities = await _capabilities(model)
         task = AgentTask(id=record.trail.execution_id, description=request)
-        narration = Narration(task, recording.tell, journal=record.journal, store=recording.keep)
+        narration = Narration(task, recording.report, journal=record.journal, store=recording.keep)
         toolbox = setup.toolbox(narration, task, trail=record.trail)
         if started is None:
             names = tuple(spec.name for spec in toolbox.specs)
@@ -162,7 +162,7 @@ async def reply_to(
         budget.settle(replace(earlier.usage, duration_ms=0))
         # A chat's answer is the model's text, so there is no final call.
         retrying = setup.model(model, narration.results)
-        mode, mode_rules = _way(request, toolbox, rules)
+        mode, mode_rules = _mode(request, toolbox, rules)
         history = History(
             earlier.messages or started.messages,
             context_tokens=capabilities.max_model_len if mode is PlanningMode.AGENTIC else 0,
@@ -198,7 +198,7 @@ def _reply(trajectory: Trajectory, messages: Sequence[Message], message: Message
     return Reply(trajectory=trajectory, calls=_calls(trajectory), messages=_turn_messages(messages, message))
 
 
-def _way(request: str, toolbox: Toolbox, rules: ChatRules) -> tuple[PlanningMode, ModeRules]:
+def _mode(request: str, toolbox: Toolbox, rules: ChatRules) -> tuple[PlanningMode, ModeRules]:
     """The planning mode for a request: one operation alone, step by step, or step by step along an outline."""
     plans = PlanRules(max_replans=0)
     if fast_path(request, Operations(toolbox)) is not None:
@@ -208,7 +208,7 @@ def _way(request: str, toolbox: Toolbox, rules: ChatRules) -> tuple[PlanningMode
 
 
 async def _capabilities(model: ChatModel) -> ModelCapabilities:
-    """What the model can do, as far as it says so in a moment; the run itself reports one that is away."""
+    """The model's capabilities, or none if it does not answer in time; the run itself reports a model that is down."""
     try:
         async with asyncio.timeout(_PROBE_SECONDS):
             return await model.probe()
@@ -218,9 +218,9 @@ async def _capabilities(model: ChatModel) -> ModelCapabilities:
 
 def _calls(trajectory: Trajectory) -> tuple[tuple[ToolCall, ToolResult], ...]:
     return tuple(
-        (call, seen.result)
+        (call, observation.result)
         for step in trajectory.steps
-        for call, seen in zip(step.reply.tool_calls, step.observations, strict=False)
+        for call, observation in zip(step.reply.tool_calls, step.observations, strict=False)
         if call.name != FINAL_ANSWER.name
     )
 
@@ -242,7 +242,7 @@ def _turn_messages(messages: Sequence[Message], message: Message) -> tuple[Messa
             if not each.content and not each.tool_calls:
                 continue
             if isinstance(shown[-1], AssistantMessage) and not shown[-1].tool_calls:
-                shown.pop()  # an outline, which the following messages carry out
+                shown.pop()  # an outline, which the following messages execute
             shown.append(each)
         elif isinstance(each, ToolMessage) and each.call_id not in ending:
             shown.append(each)

@@ -24,7 +24,7 @@ from swe_ai_fleet.runtime.execution_tools import ExecutionsView
 from swe_ai_fleet.runtime.stack import Stack
 
 CHATS_KEPT_SECONDS = 90 * 86_400.0
-"""After the last message of a session."""
+"""How long a session is kept after its last message."""
 MAX_REPLY_BYTES = 3 * 1024 * 1024
 
 
@@ -32,8 +32,8 @@ class ConversationServicer(ConversationServiceServicer):
     """Serves chats.
 
     Args:
-        chats: Who conducts those of a tenant.
-        admit: Raises ResourceExhausted where a model may not work for a tenant now.
+        chats: Gives the chats of a tenant.
+        admit: Raises ResourceExhausted for a tenant whose models may not work now.
     """
 
     def __init__(self, chats: Callable[[str], Chat], *, admit: Callable[[str], Awaitable[object]]) -> None:
@@ -42,7 +42,7 @@ class ConversationServicer(ConversationServiceServicer):
 
     @property
     def _chat(self) -> Chat:
-        """That of the tenant who calls."""
+        """The chats of the caller's tenant."""
         return self._chats(tenant())
 
     async def Send(self, request: pb.SendRequest, context: Context) -> AsyncIterator[pb.SendResponse]:
@@ -95,7 +95,7 @@ class ConversationServicer(ConversationServiceServicer):
 
 @asynccontextmanager
 async def open_service(deps: Stack) -> AsyncGenerator[Service]:
-    """The chats of a fleet as a service to be served, until the context ends. Raises InvalidRequest, Unavailable."""
+    """The chats of a fleet as a service, until the context ends. Raises InvalidRequest, Unavailable."""
 
     def view(tenant: str) -> ExecutionsView:
         return ExecutionsView(deps.executions, tenant=tenant)

@@ -1,4 +1,4 @@
-"""The state of a chat: messages as tasks, the session with which any process can continue, and what keeps it."""
+"""The state of a chat: messages as tasks, the session from which any process can continue, and its stores."""
 
 from __future__ import annotations
 
@@ -36,27 +36,27 @@ MAX_TEXT_CHARS = 16_000
 MAX_ANSWER_CHARS = 40_000
 MAX_MESSAGE_ID_CHARS = 128
 MAX_CARD_CHARS = 200
-"""Of the last message, in a list of sessions."""
+"""The most characters of the last message in a list of sessions."""
 MAX_REFERENCES = 10
-"""Of a turn, each with as many things as below, are kept to be shown again."""
+"""The most references of a turn that are stored, each with `MAX_REFERENCE_THINGS` things."""
 MAX_REFERENCE_THINGS = 6
 _SESSION_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatMessage:
-    """What a person said.
+    """A message of a person.
 
     Attributes:
         session_id: The session; an unknown one begins with this message.
-        number: That of the turn, once it has one.
-        channel: Where the answer is read.
-        message_id: The caller's name for it; the same one again gets the same answer. Empty: none.
-        namespaces: From now on, where the session remembers and is reminded (`fleet`, `agent:<id>`,
-            `repository:<name>`), the first one being where it keeps things; None: as before, at first nowhere.
-        seen_turn: The last turn whose answer the person had seen when they wrote: a yes starts what was proposed in it,
-            and nothing later. None: the last one.
-        by: Who said it; empty where callers cannot be told apart.
+        number: The number of its turn; 0 before the message is accepted.
+        channel: The format of the answer.
+        message_id: The caller's id of the message; a repeated id gets the same answer. Empty: none.
+        namespaces: The namespaces of memory that the session uses from now on (`fleet`, `agent:<id>`,
+            `repository:<name>`); new memories go to the first. None: those it used before, at first none.
+        seen_turn: The last turn whose answer the person had seen when they wrote: a yes starts the task that was
+            proposed in it, and no later one. None: the last turn of the session.
+        by: The caller's name; empty where callers cannot be told apart.
     """
 
     session_id: str
@@ -69,26 +69,26 @@ class ChatMessage:
     by: str = ""
 
     def checked(self) -> ChatMessage:
-        """It, if it can be answered. Raises InvalidRequest naming the field."""
+        """The message, normalised. Raises InvalidRequest naming the field."""
         check_session_id(self.session_id)
         check_message_id(self.message_id)
         text = check_text(well_formed(self.text))
         return replace(self, text=text, namespaces=check_namespaces(self.namespaces))
 
     def task(self, tenant: str, limits: Limits) -> Task:
-        """It as a task: the session's id is the task's, its number the attempt."""
-        seen = "" if self.seen_turn is None else str(self.seen_turn)
-        beside = {"channel": self.channel, "message_id": self.message_id, "seen_turn": seen}
+        """The message as a task: the session's id is the task's, the message's number the attempt."""
+        seen_turn = "" if self.seen_turn is None else str(self.seen_turn)
+        metadata = {"channel": self.channel, "message_id": self.message_id, "seen_turn": seen_turn}
         return Task(
             task_id=self.session_id,
             kind=TaskKind.CHAT,
             description=self.text,
             repo=RepoRef(location=""),
             tenant=tenant,
-            constraints=Constraints(limits=limits, metadata={name: text for name, text in beside.items() if text}),
+            constraints=Constraints(limits=limits, metadata={name: text for name, text in metadata.items() if text}),
             num_agents=1,
             attempt=self.number,
-            # Somebody waits for the answer.
+            # A person waits for the answer.
             priority=MAX_PRIORITY,
             caller=self.by,
             memory=MemoryOptions(read=bool(self.namespaces), namespaces=self.namespaces or ()),
@@ -96,16 +96,16 @@ class ChatMessage:
 
     @classmethod
     def of(cls, task: Task) -> ChatMessage:
-        """The message that became a task."""
-        beside = task.constraints.metadata
+        """The message of a task."""
+        metadata = task.constraints.metadata
         return cls(
             session_id=task.task_id,
             text=task.description,
             number=task.attempt,
-            channel=beside.get("channel", ""),
-            message_id=beside.get("message_id", ""),
+            channel=metadata.get("channel", ""),
+            message_id=metadata.get("message_id", ""),
             namespaces=task.memory.namespaces,
-            seen_turn=int(beside["seen_turn"]) if "seen_turn" in beside else None,
+            seen_turn=int(metadata["seen_turn"]) if "seen_turn" in metadata else None,
             by=task.caller,
         )
 
@@ -114,9 +114,9 @@ class ChatMessage:
 class ChatTurn:
     """A message and its answer.
 
-    `messages` are those of the model's conversation; empty once they are too old. `message_id` is the caller's: the
-    same id gets the same answer. `tools` are the names of the called tools, `references` the resolved phrases of the
-    text. Times are ISO 8601.
+    `messages` are the turn's part of the model's conversation; empty once the turn is too old. `message_id` is the
+    caller's: a repeated id gets the same answer. `tools` are the names of the called tools, `references` the resolved
+    phrases of the text. Times are ISO 8601.
     """
 
     number: int
@@ -139,11 +139,11 @@ class ChatState:
     """A chat.
 
     Attributes:
-        session_id: Its name.
-        tenant: Its tenant.
+        session_id: The id of the session.
+        tenant: The tenant of the session.
         nonce: A random text that no writer of untrusted text knows.
-        namespaces: Its namespaces of long-term memory; empty: none.
-        turns: Its turns, the oldest first.
+        namespaces: The namespaces of long-term memory; empty: none.
+        turns: The turns, the oldest first.
         things: The things that were named, the oldest first.
         groups: The number of lists so far.
         count: The number of the last turn.
@@ -183,26 +183,25 @@ class ChatState:
         return self.proposal if self.proposal and self.proposal.turn == self.count else None
 
     def tried(self, proposal: Proposal) -> Proposal:
-        """The proposal with the key of its start, which is the same whichever process starts it."""
+        """The proposal with the key of its start, which is the same in every process."""
         key = proposal.key or f"chat-{self.session_id}-{self.nonce[:8]}-{proposal.turn}"
         return replace(proposal, key=key)
 
     def turn_of(self, message_id: str) -> ChatTurn | None:
-        """The turn in which a message was answered already."""
+        """The turn that answered a message with this id; None if there is none, or no id."""
         return next((turn for turn in reversed(self.turns) if message_id and turn.message_id == message_id), None)
 
     def answered(self, message: ChatMessage) -> ChatTurn | None:
-        """The turn that a message became; None while it has no answer."""
+        """The turn of a message; None while it has no answer."""
         turns = (turn for turn in self.turns if (turn.number, turn.text) == (message.number, message.text))
         return next(turns, None)
 
     def with_turn(self, turn: ChatTurn, things: tuple[NamedThing, ...], proposal: Proposal | None) -> ChatState:
-        """The session after one more turn, without items that are too old."""
-        everything = newest((*self.things, *things))
+        """The session after one more turn, without turns and things that are too old."""
         return replace(
             self,
             turns=_within((*self.turns, turn)[-MAX_TURNS:]),
-            things=everything,
+            things=newest((*self.things, *things)),
             groups=max([self.groups, *(thing.group for thing in things)]),
             count=turn.number,
             proposal=proposal,
@@ -211,7 +210,7 @@ class ChatState:
 
 
 def shown_again(references: Sequence[ResolvedPhrase]) -> tuple[ResolvedPhrase, ...]:
-    """The references of a turn, cut to what is needed to show them."""
+    """The references of a turn, cut to the fields that are shown."""
     return tuple(
         replace(
             reference,
@@ -223,9 +222,9 @@ def shown_again(references: Sequence[ResolvedPhrase]) -> tuple[ResolvedPhrase, .
 
 
 def _within(turns: tuple[ChatTurn, ...]) -> tuple[ChatTurn, ...]:
-    """The turns with the messages for the model; where these are too long, half of them are dropped at once.
+    """The turns, with messages for the model of at most `MAX_SHOWN_CHARS`; beyond it half of them are dropped at once.
 
-    So the beginning of the prompt stays the same from turn to turn, as a server's prefix cache needs it.
+    So the beginning of the prompt stays the same over many turns, which the prefix cache of a server needs.
     """
     if sum(map(_size, turns[-1].messages)) > MAX_SHOWN_CHARS:
         last = turns[-1]
@@ -249,7 +248,7 @@ def _size(message: Message) -> int:
 
 
 def check_session_id(text: str) -> str:
-    """The id itself, if it is one. Raises InvalidRequest."""
+    """The id, if it is well-formed. Raises InvalidRequest."""
     if not _SESSION_ID.fullmatch(text):
         raise InvalidRequest(
             f"{text[:64]!r} is not an id of a session",
@@ -260,7 +259,7 @@ def check_session_id(text: str) -> str:
 
 
 def check_text(text: str) -> str:
-    """What a person wrote, if it can be answered. Raises InvalidRequest."""
+    """The text of a message, stripped. Raises InvalidRequest if it is empty or too long."""
     if not text.strip():
         raise InvalidRequest("the message is empty", field="text")
     if len(text) > MAX_TEXT_CHARS:
@@ -273,7 +272,7 @@ def check_text(text: str) -> str:
 
 
 def check_message_id(text: str) -> None:
-    """Whether a text can be a caller's name for a message; it may be empty. Raises InvalidRequest."""
+    """Check a caller's id of a message, which may be empty. Raises InvalidRequest if it is too long."""
     if len(text) > MAX_MESSAGE_ID_CHARS:
         raise InvalidRequest(
             "the message_id is too long", field="message_id", hint=f"at most {MAX_MESSAGE_ID_CHARS} characters"
@@ -281,7 +280,7 @@ def check_message_id(text: str) -> None:
 
 
 def check_namespaces(names: Sequence[str] | None) -> tuple[str, ...] | None:
-    """The namespaces of memory, each once; None for none given. Raises InvalidRequest."""
+    """The namespaces of memory without duplicates; None if none were given. Raises InvalidRequest."""
     if names is None:
         return None
     return tuple(dict.fromkeys(memory.check_namespaces(names, field="namespaces")))
@@ -294,68 +293,68 @@ _CARD = "card"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptSession:
-    """A stored session, and the revision that a replacement names."""
+    """A stored session and its revision."""
 
     session: ChatState
     revision: int
 
 
 class ChatStore(Protocol):
-    """Stores sessions by tenant and id; a replacement names the revision that was read."""
+    """Stores sessions by tenant and id; a write names the revision that was read."""
 
     async def get(self, tenant: str, session_id: str) -> KeptSession | None:
-        """The session as it was put last; None for an unknown one. Raises Unavailable."""
+        """The last revision of a session; None for an unknown session. Raises Unavailable."""
         ...
 
     async def put(self, session: ChatState, *, revision: int) -> int:
-        """Store it on a revision (0: only where there is none); returns the new one. Raises Fenced, Unavailable."""
+        """Replace a revision (0: none is stored); returns the new one. Raises Fenced (it has changed), Unavailable."""
         ...
 
     async def delete(self, tenant: str, session_id: str) -> None:
-        """Delete it; nothing happens where there is none. Raises Unavailable."""
+        """Delete a session, if it exists. Raises Unavailable."""
         ...
 
     async def listed(self, tenant: str) -> tuple[ChatState, ...]:
-        """The cards of all of a tenant's, the one that was spoken to last first. Raises Unavailable."""
+        """The cards of a tenant's sessions, the most recently used first. Raises Unavailable."""
         ...
 
 
 class KeyValueChats:
-    """A `ChatStore` in a key-value store, the same for every replica.
+    """A `ChatStore` in a key-value store that replicas share.
 
-    The card of a session is stored beside it, so that a list need not read whole sessions.
+    The card of a session has a key of its own, so that a list need not read whole sessions.
     """
 
     def __init__(self, store: KeyValue) -> None:
         self._store = store
 
     async def get(self, tenant: str, session_id: str) -> KeptSession | None:
-        """The session as it was put last; None for an unknown one. Raises Unavailable."""
+        """The last revision of a session; None for an unknown session. Raises Unavailable."""
         entry = await self._store.get(_key(tenant, session_id))
         if entry is None:
             return None
         return KeptSession(session=from_json(ChatState, entry.value), revision=entry.revision)
 
     async def put(self, session: ChatState, *, revision: int) -> int:
-        """Store it on a revision; returns the new one. Raises Fenced, Unavailable."""
+        """Replace a revision; returns the new one. Raises Fenced, Unavailable."""
         key = _key(session.tenant, session.session_id)
         stored = await self._store.put(key, encoded(session), revision=revision)
         await self._store.put(f"{_CARD}.{key}", to_json(session.card))
         return stored
 
     async def delete(self, tenant: str, session_id: str) -> None:
-        """Delete it. Raises Unavailable."""
+        """Delete a session, if it exists. Raises Unavailable."""
         await self._store.delete(_key(tenant, session_id))
         await self._store.delete(f"{_CARD}.{_key(tenant, session_id)}")
 
     async def listed(self, tenant: str) -> tuple[ChatState, ...]:
-        """The cards of all of a tenant's, the one that was spoken to last first. Raises Unavailable."""
+        """The cards of a tenant's sessions, the most recently used first. Raises Unavailable."""
         entries = await self._store.entries(f"{_CARD}.{_key(tenant, '')}")
         return newest_first(from_json(ChatState, entry.value) for entry in entries)
 
 
 def encoded(session: ChatState) -> bytes:
-    """The session as JSON, without its oldest turns where it is too long, and at last without named things."""
+    """The session as JSON; one that is too long loses its oldest turns, and in the end its named things."""
     data = to_json(session)
     while len(data) > MAX_SESSION_BYTES and len(session.turns) > 1:
         session = replace(session, turns=session.turns[max(1, len(session.turns) // 4) :])

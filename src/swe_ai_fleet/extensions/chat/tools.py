@@ -1,4 +1,4 @@
-"""Tools of a chat's model: look at executions, propose a task, search and keep memories; and what counts as a yes.
+"""The tools of a chat's model: show executions, propose a task, search and store memories; and how a yes is recognised.
 
 The tools of one turn share a `TurnContext`.
 """
@@ -41,7 +41,7 @@ _NO = frozenset(
     }
 )  # fmt: skip
 _SAID = re.compile(r"[a-z' ,.!]+")
-"""Decisions have these characters only: a question ("start it?"), a quotation or a symbol decides nothing."""
+"""The characters of a decision: a question ("start it?"), a quotation or a symbol is no decision."""
 _MARKS = re.compile(r"[,.! ]+")
 _REMEMBER = re.compile(
     r"^\s*(?:(?:please|also|and|ok|okay|hi|hello)[,!]? +)*(?:(?:can|could|would) you (?:please )?)?"
@@ -66,7 +66,7 @@ def decision(text: str) -> Literal["yes", "no", ""]:
     if len(text) > 60:
         return ""
     text = _straight(text).strip()
-    lowered = text.lower() if text.isascii() else ""  # there are signs that become ASCII letters only as small ones
+    lowered = text.lower() if text.isascii() else ""  # lower() turns some other characters into ASCII letters
     if not _SAID.fullmatch(lowered):
         return ""
     words = _MARKS.sub(" ", lowered).strip()
@@ -93,10 +93,10 @@ def asks_to_remember(text: str) -> bool:
     text = _straight(text)
     if _NOT_TO.search(text):
         return False
-    return bool(to_remember(text)) or bool(_ASKED_ELSEWHERE.search(_own(text)))
+    return bool(to_remember(text)) or bool(_ASKED_ELSEWHERE.search(_unquoted(text)))
 
 
-def _own(text: str) -> str:
+def _unquoted(text: str) -> str:
     """The text without quotations and code, which are not the person's own words."""
     lines: list[str] = []
     code = False
@@ -113,7 +113,7 @@ def _straight(text: str) -> str:
 
 
 PROPOSED = "proposed"
-"""Under this name the metadata of a result have the task that it proposes."""
+"""The metadata key of a result under which it has the task that it proposes."""
 MAX_DESCRIPTION_CHARS = 8_000
 _TEXT_CHARS = 300
 _NOT_SHOWN = frozenset("`\n\t")
@@ -121,14 +121,14 @@ _COLUMNS = {
     "list_executions": ("status", "description", "execution_id", "started_at"),
     "show_execution": ("name", "outcome", "message"),
 }
-"""Of the fleet's own tools; of any other, all that its records have."""
+"""The columns of the fleet's tools; other tools get all fields of their records as columns."""
 _MAX_RECORDS, _MAX_DEPTH = 200, 3
 _TAG = re.compile(r"<(?=[A-Za-z/!?])")
 
 
 @dataclass(slots=True, kw_only=True)
 class TurnContext:
-    """What the tools of one turn share: the person's message, the proposal, the memories that were stored."""
+    """The state that the tools of one turn share: the message, the proposal, the memories that were stored."""
 
     text: str
     scope: MemoryScope
@@ -171,7 +171,7 @@ class SearchMemory(BaseTool):
 
 
 class Remember(BaseTool):
-    """`remember() -> {remembered}`: what the person asked to be remembered, in the person's own words.
+    """`remember() -> {remembered}`: stores the text that the person asked to be remembered, in the person's own words.
 
     It takes no text: text of a page or a file must not get into memory through the model.
     """
@@ -195,7 +195,7 @@ class Remember(BaseTool):
 
 
 async def keep(memories: Memories, context: TurnContext) -> str:
-    """Store what the person said in the first namespace of the session; returns the text. Raises FleetError."""
+    """Store the person's text in the first namespace of the session; returns the text. Raises FleetError."""
     text = to_remember(context.text) or context.text[:2_000]
     if text not in context.remembered:
         memory = Memory(
@@ -224,7 +224,7 @@ class ProposeTask(BaseTool):
         ToolParameter("ref", "string", "Branch, tag or commit to start from.", required=False),
         ToolParameter("agents", "integer", "How many agents solve it.", required=False),
     )
-    # It changes nothing: a call that was cut off is made again.
+    # A proposal changes nothing, so an interrupted call is repeated.
     read_only = True
     risk = Risk.MEDIUM
     network = False
@@ -237,7 +237,7 @@ class ProposeTask(BaseTool):
         """The proposal. Raises ToolFailure for an invalid task, and for a second one in a turn."""
         if not description.strip() or not repository.strip():
             raise ToolFailure("a task has a description and a repository; ask the person for what is missing")
-        # The person confirms the text that is shown: nothing in it may be invisible, and nothing left out.
+        # The person confirms the text that is shown, so it must be complete and without invisible characters.
         description = visible(description)
         for name, text in (("repository", repository), ("ref", ref)):
             if len(text) > _TEXT_CHARS or visible(text) != text or set(text) & _NOT_SHOWN:
@@ -255,15 +255,15 @@ class ProposeTask(BaseTool):
         return dict(mapping(to_plain(proposal)))
 
     def present(self, value: object) -> ToolResult:
-        told = {
+        reply = {
             "status": "proposed, not started",
             "next": "The person sees the proposal below your answer and decides. Do not say that it is started.",
         }
-        return replace(presented(self.name, told), metadata={PROPOSED: value})
+        return replace(presented(self.name, reply), metadata={PROPOSED: value})
 
 
 def proposal_in(results: Iterable[ToolResult]) -> Proposal | None:
-    """The task that a turn proposed, by the results of its calls."""
+    """The task that a turn proposed, from the results of its calls."""
     plain = next((result.metadata[PROPOSED] for result in results if PROPOSED in result.metadata), None)
     return from_plain(Proposal, plain) if plain is not None else None
 

@@ -1,1 +1,1 @@
-"""Chats by Telegram: a bot that asks for messages, has them answered and sends the answers."""
+"""Chats by Telegram: a bot that polls for messages, gets their answers from the fleet and sends them."""

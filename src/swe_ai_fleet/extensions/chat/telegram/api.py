@@ -1,4 +1,4 @@
-"""Telegram's Bot API, as much of it as a chat needs. The token is in every URL, and in no message or error."""
+"""The part of Telegram's Bot API that a chat needs. The token is in every URL, and in no message or error."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _TOKEN_CHARS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TelegramUpdate:
-    """A message that came in; `text` is empty where it was something else (a picture, a voice).
+    """A received message; `text` is empty for any other content (a picture, a voice message).
 
     `message_id` grows within a chat, with the bot's own messages counted too.
     """
@@ -37,11 +37,11 @@ class TelegramUpdate:
 
 
 class MessageRefused(FleetError):
-    """Telegram does not take this message as it is (400): marks that it cannot read, a chat that is gone."""
+    """Telegram refuses this message (400): it has invalid markup, or its chat is gone."""
 
 
 class TooFast(ResourceExhausted):
-    """Telegram asks to wait (429) for `seconds`."""
+    """Telegram limits the rate of calls (429); the next may follow after `seconds`."""
 
     def __init__(self, message: str, *, seconds: float) -> None:
         super().__init__(message)
@@ -52,12 +52,12 @@ class BotApi:
     """Calls to one server of the Bot API; connections go nowhere else.
 
     Args:
-        url: Where it answers, such as https://api.telegram.org.
-        token: The bot's.
-        network: Where connections go; without one, the real network.
+        url: The server, such as https://api.telegram.org.
+        token: The bot's token.
+        network: The network of the connections; None: the real one.
 
     Raises:
-        InvalidRequest: No token, or one that cannot be one; an address that is none.
+        InvalidRequest: No token, or a malformed one; a malformed address.
     """
 
     def __init__(self, url: str, token: str, *, network: Network | None = None) -> None:
@@ -86,7 +86,7 @@ class BotApi:
         await self._transport.aclose()
 
     async def updates(self, offset: int, *, seconds: int) -> tuple[TelegramUpdate, ...]:
-        """The messages from an update's number on, waited for up to so many seconds; those before it are forgotten.
+        """The messages from an update's number on, after at most `seconds`; Telegram forgets those before it.
 
         Raises PreconditionFailed (a wrong token, another poller), TooFast, Unavailable.
         """
@@ -94,7 +94,7 @@ class BotApi:
         return tuple(map(_update, mappings(await self._call("getUpdates", query, seconds=seconds + _CALL_SECONDS))))
 
     async def send(self, chat_id: int, text: str, *, marked: bool) -> int:
-        """Send a message, as MarkdownV2 where it is `marked`; its id, 0 where Telegram does not tell it.
+        """Send a message, as MarkdownV2 if it is `marked`; its id, 0 if Telegram does not return one.
 
         Raises MessageRefused, PreconditionFailed, TooFast, Unavailable.
         """

@@ -1,6 +1,6 @@
-"""The Telegram bot: it polls for messages, has each answered once, and sends the answer.
+"""The Telegram bot: it polls for messages, gets one answer for each from the fleet, and sends it.
 
-Its progress is kept in a key-value store; it has no other state that outlives the process.
+Its progress is stored in a key-value store; it has no other state that outlives the process.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handled:
-    """The last message of a chat whose answer was begun, and how many pages of it were sent; -1: all of them.
+    """The last message of a chat whose answer the bot began to send, and the number of pages sent; -1: all of them.
 
     `message_id` is that of the newest page: a message with a lower one was written before that page could be read.
     """
@@ -45,7 +45,7 @@ class Handled:
 
 
 class BotProgress:
-    """What was accepted, what was answered, who was refused.
+    """The stored progress: accepted messages, sent answers, refused chats.
 
     Args:
         store: The bucket `TELEGRAM`.
@@ -58,7 +58,7 @@ class BotProgress:
         self._refused: set[int] | None = None
 
     async def offset(self) -> int:
-        """The number of the first update that was not accepted yet. Raises Unavailable."""
+        """The number of the first update that is not accepted yet. Raises Unavailable."""
         entry = await self._store.get(_OFFSET)
         if entry is None:
             return 0
@@ -66,7 +66,7 @@ class BotProgress:
         return int(offset) if self._clock() - at < _NUMBERED_SECONDS else 0
 
     async def accept(self, updates: list[TelegramUpdate], offset: int) -> None:
-        """Store messages, then the number below which Telegram may forget updates. Raises Unavailable."""
+        """Store messages, then the `offset` below which Telegram may forget updates. Raises Unavailable."""
         for update in updates:
             record = [update.chat_id, update.text, update.message_id]
             await self._store.put(_key(update), json.dumps(record).encode())
@@ -94,7 +94,7 @@ class BotProgress:
         return Handled(update_id=int(update_id), pages=int(pages), message_id=int(message_id))
 
     async def record_sent(self, update: TelegramUpdate, pages: int, *, message_id: int) -> None:
-        """Record that so many pages of an answer were sent (-1: all), the newest with this id. Raises Unavailable."""
+        """Record the number of sent pages of an answer (-1: all) and the id of the newest. Raises Unavailable."""
         record = [update.update_id, pages, message_id, self._clock()]
         await self._store.put(f"chat.{update.chat_id}", json.dumps(record).encode())
 
@@ -103,14 +103,14 @@ class BotProgress:
         await self._store.delete(_key(update))
 
     async def refused(self) -> set[int]:
-        """The chats that were told that they are not served. Raises Unavailable."""
+        """The chats that got the message that they are not served. Raises Unavailable."""
         if self._refused is None:
             entry = await self._store.get(_REFUSED)
             self._refused = set(json.loads(entry.value)) if entry is not None else set[int]()
         return self._refused
 
     async def refuse(self, chat_id: int) -> None:
-        """Record that a chat was told. Raises Unavailable."""
+        """Record that a chat got that message. Raises Unavailable."""
         refused = await self.refused()
         refused.add(chat_id)
         await self._store.put(_REFUSED, json.dumps(sorted(refused)).encode())
@@ -122,9 +122,9 @@ def _key(update: TelegramUpdate) -> str:
 
 POLL_SECONDS = 25
 MAX_REFUSED = 1_000
-"""Chats that are told once that they are not served; messages of further ones are ignored."""
+"""The most chats that get the message that they are not served; messages of further chats are ignored."""
 MAX_WAITING = 500
-"""Messages that may wait to be answered; beyond it, polling pauses."""
+"""The most messages that may wait for an answer; beyond it, polling pauses."""
 _WAITS = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0)
 _ASK_TRIES = 8
 _SEND_TRIES = 6
@@ -148,8 +148,8 @@ class TelegramBot:
         api: Telegram.
         answers: Answers the messages.
         store: Keeps the progress: the bucket `TELEGRAM`.
-        chats: Ids of the chats that are served; others are told once that they are not.
-        poll_seconds: How long one question for messages waits.
+        chats: Ids of the chats that are served; others get one message that they are not.
+        poll_seconds: How long Telegram holds one poll open.
         sleep: Waits.
     """
 
@@ -190,7 +190,7 @@ class TelegramBot:
             await self.close()
 
     async def poll(self) -> int:
-        """Ask for messages once and begin to have them answered; how many there were.
+        """Poll once and start to answer the messages; returns how many there were.
 
         Raises PreconditionFailed, TooFast, Unavailable.
         """
@@ -203,7 +203,7 @@ class TelegramBot:
         if not updates:
             return 0
         ours = [update for update in updates if update.chat_id in self._chats]
-        # Telegram forgets updates once a higher number is asked for, so they are stored first.
+        # Telegram forgets updates once the bot polls with a higher number, so they are stored first.
         await self._progress.accept(ours, max(update.update_id for update in updates) + 1)
         for update in ours:
             self._take(update)
@@ -296,7 +296,7 @@ class TelegramBot:
             return (escaped(_FAILED.format(why=fault.message[:500])),)
 
     async def _answer_of(self, session_id: str, update: TelegramUpdate, *, seen: bool) -> Sequence[str]:
-        """The answer, retried while the fleet is unavailable or the session busy. Raises FleetError."""
+        """The answer; retries while the fleet is unavailable or the session busy. Raises FleetError."""
         for number, pause in enumerate(islice(waits(_WAITS), _ASK_TRIES), start=1):
             try:
                 message_id = f"telegram-{update.update_id}"
@@ -310,7 +310,7 @@ class TelegramBot:
         raise AssertionError("the last try answers or raises")
 
     async def _send(self, chat_id: int, page: str) -> int:
-        """Send a page, as plain text where Telegram cannot read its marks; its id, 0 where it cannot be sent.
+        """Send a page, as plain text if Telegram refuses its markup; its id, 0 if it cannot be sent.
 
         Raises Unavailable, PreconditionFailed.
         """
@@ -320,7 +320,7 @@ class TelegramBot:
                 return await self._api.send(chat_id, page if marked else unmarked(page), marked=marked)
             except MessageRefused as fault:
                 if not marked:
-                    # A chat that is gone, or has blocked the bot: nothing can be sent there any more.
+                    # The chat is gone, or has blocked the bot: no message can be sent to it.
                     _log.warning("telegram.not_sent", reason=fault.message)
                     return 0
                 marked = False
@@ -342,5 +342,5 @@ class TelegramBot:
         try:
             await self._api.send(chat_id, escaped(_NOT_ALLOWED.format(chat_id=chat_id)), marked=True)
         except (MessageRefused, TooFast, Unavailable) as fault:
-            # Chats that are served do not wait for one that is not.
+            # Served chats do not wait for a refused one.
             _log.info("telegram.not_sent", reason=fault.message)

@@ -20,11 +20,11 @@ from swe_ai_fleet.runtime.factories import connect_log
 from swe_ai_fleet.settings import Settings, listed
 
 _KEPT_SECONDS = 30 * 86_400.0
-"""Telegram itself keeps messages for a day."""
+"""How long progress is kept after its last change; Telegram keeps messages for a day."""
 
 
 async def serve(screen: Screen, settings: Settings, *, server: str, token: str) -> Exit:
-    """Poll, answer and send until a signal comes."""
+    """Run the bot until a signal arrives."""
     chats = allowed_chats(settings.telegram_chats)
     api = BotApi(settings.telegram_url, settings.telegram_token)
     async with AsyncExitStack() as stack:
@@ -52,7 +52,7 @@ class FleetAnswers:
     async def answer(self, session_id: str, text: str, *, message_id: str, seen: bool) -> Sequence[str]:
         """The answer in pages of MarkdownV2; the same message_id again gives the same answer.
 
-        `seen` says whether the last answer could be read before the message was written; if not, a yes means another.
+        `seen` says whether the last answer was sent before the message was written; if not, a yes cannot mean it.
         Raises InvalidRequest, PreconditionFailed (the session is busy), Unavailable, and any other FleetError.
         """
         request = pb.SendRequest(
@@ -80,7 +80,7 @@ class FleetAnswers:
 
 
 def allowed_chats(text: str) -> frozenset[int]:
-    """The ids of the chats that are served. Raises InvalidRequest for none, and for what is no id."""
+    """The ids of the served chats. Raises InvalidRequest for an empty list and for a malformed id."""
     chats: set[int] = set()
     for part in listed(text):
         if not part.removeprefix("-").isdecimal() or len(part) > 20:
