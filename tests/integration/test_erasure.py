@@ -210,6 +210,9 @@ async def test_an_erased_plan_is_nowhere(world: World) -> None:
     assert gone["KV_PLAN_SESSIONS"] == gone["KV_agent-outcomes"] == 1
     assert {one.store: one.items for one in seen.stores} == gone
     assert not (left := await everywhere(world.log, marker, world.home)), left
+    again = await zoe.call("ExecutePlan", planning.ExecutePlanRequest(goal=PLAN_GOAL, session_id="mine"))
+    assert again.status == "awaiting_approval"
+    await zoe.call("ApproveApproach", planning.ApproveApproachRequest(session_id="mine", decision="rejected"))
 
 
 async def test_an_erased_message_takes_its_chat_with_it(world: World) -> None:
