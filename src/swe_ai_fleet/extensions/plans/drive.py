@@ -22,7 +22,6 @@ from swe_ai_fleet.extensions.plans.planning_run import FAULTS, PlanningRun, RunE
 from swe_ai_fleet.extensions.plans.requests import rejection
 from swe_ai_fleet.extensions.plans.session import (
     GOOD_ENDS,
-    INTERRUPTED,
     PlanSession,
     PlanTools,
     SessionStatus,
@@ -154,14 +153,11 @@ class PlanDrive:
             match session.status:
                 case SessionStatus.PLANNING:
                     session = await self._planner.keep(await self._proposed(session))
-                case SessionStatus.EXECUTING if session.requests:
+                case SessionStatus.EXECUTING:
                     session = await self._planner.keep(await self._executed(session))
                     if session.status is SessionStatus.APPROVED:
                         hold = BreakpointsSet(action=PAUSE, by=run_name(session))
                         await self._work.deps.log.tell(control(self._work.task), hold)
-                case SessionStatus.EXECUTING:
-                    session = replace(session.interrupted(), status=SessionStatus.ERROR, error=INTERRUPTED)
-                    session = await self._planner.keep(session)
                 case _:
                     if session.status.waiting:
                         await approvals.ask(approval_request(session))
@@ -255,7 +251,7 @@ class _NoTools(Exception):
 
 async def _abandoned(runs: OwnRuns, session: PlanSession, reason: str) -> PlanSession:
     """The session with the work that was done for its request, which is not continued."""
-    if not session.status.working or not session.requests:
+    if not session.status.working:
         return session
     run = await runs.abandoned(run_name(session), reason)
     abandoned = session.with_run(run)
