@@ -117,9 +117,8 @@ class Answering:
         turn, text = message.number, message.text
         naming = Naming(turn, first_group=session.groups + 1)
         naming.person(text, session.things)
-        waiting = session.waiting
-        if waiting and self.starter is not None and self._starts(waiting, message):
-            return await self._started(self.starter, session.tried(waiting), message, naming)
+        if self.starter is not None and (confirmed := confirmed_task(session, message)) is not None:
+            return await self._started(self.starter, confirmed, message, naming)
         references = resolve(text, (*session.things, *naming.things), turn=turn)
         if ask := question(references):
             naming.answer(ask)
@@ -156,10 +155,6 @@ class Answering:
             text, opening, resumed, model=self.model, setup=setup, rules=self.rules, recording=recording
         )
         return self._replied(message, reply, naming, references)
-
-    def _starts(self, waiting: Proposal, message: ChatMessage) -> bool:
-        """Whether a message is the person's yes to a proposed task that they have seen."""
-        return message.seen_turn in (None, waiting.turn) and decision(message.text) == "yes"
 
     async def _content(self, session: ChatState, context: TurnContext, about: str) -> str:
         """The message as the model gets it: notes of the system, if any, and the person's words."""
@@ -284,6 +279,15 @@ class Answering:
         if stop is StopReason.MODEL_ERROR:
             return reply_run.UNREACHABLE
         return reply_run.NO_ANSWER.format(why=str(stop).replace("_", " "))
+
+
+def confirmed_task(session: ChatState, message: ChatMessage) -> Proposal | None:
+    """The task that a message confirms, with the key of its start: a yes to a proposal that the person has seen."""
+    waiting = session.waiting
+    if waiting is None or message.seen_turn not in (None, waiting.turn) or decision(message.text) != "yes":
+        return None
+    # The key is the same in every process.
+    return replace(waiting, key=waiting.key or f"chat-{session.session_id}-{session.nonce[:8]}-{waiting.turn}")
 
 
 def _ending(messages: Sequence[Message], answer: str) -> tuple[Message, ...]:

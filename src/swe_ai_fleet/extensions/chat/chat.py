@@ -143,7 +143,7 @@ class Chat:
         turn = kept.session.answered(message) if kept is not None else None
         if kept is None or turn is None:
             raise PreconditionFailed(
-                "the session was ended, or changed by somebody else, before this message was answered",
+                "the session was ended, or changed by another message, before this one was answered",
                 field="session_id",
                 hint="send it again",
             )

@@ -16,11 +16,10 @@ from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.message import AssistantMessage, UserMessage
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.domain.text import now
-from swe_ai_fleet.extensions.chat.answering import Answered, Answering
+from swe_ai_fleet.extensions.chat.answering import Answered, Answering, confirmed_task
 from swe_ai_fleet.extensions.chat.progress import LiveAnswers, ProgressNotifier
 from swe_ai_fleet.extensions.chat.reply_run import CANCELLED, NO_ANSWER, ROLE, Recording
 from swe_ai_fleet.extensions.chat.session import ChatMessage, ChatState, ChatStore, ChatTurn, KeptSession
-from swe_ai_fleet.extensions.chat.tools import decision
 from swe_ai_fleet.orchestrator.execution_context import Ending, ExecutionContext, ExecutionDeps
 from swe_ai_fleet.orchestrator.own_runs import OwnRuns
 from swe_ai_fleet.ports import ModelSessions
@@ -159,8 +158,7 @@ def busy() -> PreconditionFailed:
 
 def _unanswered(session: ChatState, message: ChatMessage, text: str, status: ExecutionStatus) -> Answered:
     """The turn of a message that ended without an answer; a yes may still have started the proposed task."""
-    waiting = session.waiting
-    confirmed = waiting is not None and decision(message.text) == "yes"
+    confirmed = confirmed_task(session, message)
     turn = ChatTurn(
         number=message.number,
         text=message.text,
@@ -169,5 +167,5 @@ def _unanswered(session: ChatState, message: ChatMessage, text: str, status: Exe
         success=False,
         messages=(UserMessage(content=message.text), AssistantMessage(content=text)),
     )
-    proposal = replace(session.tried(waiting), turn=message.number) if waiting and confirmed else None
+    proposal = replace(confirmed, turn=message.number) if confirmed is not None else None
     return Answered(turn=turn, proposal=proposal)

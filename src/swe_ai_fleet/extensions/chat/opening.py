@@ -65,7 +65,7 @@ async def open_chats(
         open_model(settings.model_copy(update={"model_patience_seconds": timeout})) as model,
         mcp_tools(settings) as mcp,
     ):
-        offered, kept, mask = (*chat_tools(settings), *mcp, *tools), KeyValueChats(store), secret_mask(settings)
+        offered, stored, mask = (*chat_tools(settings), *mcp, *tools), KeyValueChats(store), secret_mask(settings)
 
         def chats(tenant: str) -> TenantChats:
             answering = Answering(
@@ -78,7 +78,7 @@ async def open_chats(
                 memories=memories,
                 secrets=mask,
             ).offering(offered)
-            return TenantChats(answering=answering, store=kept, tenant=tenant, audit_key=settings.audit_key.encode())
+            return TenantChats(answering=answering, store=stored, tenant=tenant, audit_key=settings.audit_key.encode())
 
         async with answering_chats(executions, chats) as answering:
             yield answering

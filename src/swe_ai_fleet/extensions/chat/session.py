@@ -182,11 +182,6 @@ class ChatState:
         """The proposal that the person's next message can confirm."""
         return self.proposal if self.proposal and self.proposal.turn == self.count else None
 
-    def tried(self, proposal: Proposal) -> Proposal:
-        """The proposal with the key of its start, which is the same in every process."""
-        key = proposal.key or f"chat-{self.session_id}-{self.nonce[:8]}-{proposal.turn}"
-        return replace(proposal, key=key)
-
     def turn_of(self, message_id: str) -> ChatTurn | None:
         """The turn that answered a message with this id; None if there is none, or no id."""
         return next((turn for turn in reversed(self.turns) if message_id and turn.message_id == message_id), None)

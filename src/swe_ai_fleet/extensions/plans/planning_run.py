@@ -227,15 +227,15 @@ class PlanningRun:
         )
         return RunEnd(session=session, answer=answer, error=error, proposed=proposed)
 
-    async def _recall(self, known: ToolResult | None) -> MemoryResults:
-        """The memories of the selected entities and of the goal; `known` is the result of an earlier process.
+    async def _recall(self, earlier: ToolResult | None) -> MemoryResults:
+        """The memories of the selected entities and of the goal; `earlier` is the result of an earlier process.
 
         Coverage and gaps count entities only: a goal that is new to memory is no gap. Without entities coverage is
         None.
         """
         question = " ".join(self._session.goal.split())[:MAX_QUESTION_CHARS]
         entities = list(self._session.selected_entities)
-        result = known or await self._sub_agents.search_memory(entities=entities, queries=[question])
+        result = earlier or await self._sub_agents.search_memory(entities=entities, queries=[question])
         if not result.success:
             failed = MemoryResults(coverage=0.0, gaps=tuple(entities), content=result.observation())
             self._sub_agents.know(failed)
@@ -246,13 +246,13 @@ class PlanningRun:
         coverage = round(100 * (len(entities) - len(gaps)) / len(entities), 1) if entities else None
         return replace(results, coverage=coverage, gaps=gaps)
 
-    async def _research(self, gaps: Sequence[str], known: ToolResult | None) -> Research | None:
+    async def _research(self, gaps: Sequence[str], earlier: ToolResult | None) -> Research | None:
         """The research about the gaps; None without gaps, or without a tool that reaches the web."""
         if not gaps or not self._sub_agents.can_research:
             return None
-        if known is not None:
-            self._sub_agents.settle(known)
-        result = known or await self._sub_agents.research(gaps=list(gaps))
+        if earlier is not None:
+            self._sub_agents.settle(earlier)
+        result = earlier or await self._sub_agents.research(gaps=list(gaps))
         if not result.success:
             return Research(error=result.error, summary=result.content)
         fields = {name: result.metadata.get(name) for name in ("summary", "sources", "data_points", "coverage")}

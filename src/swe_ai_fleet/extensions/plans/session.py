@@ -34,7 +34,7 @@ _RESULT_CHARS = 500
 _CARD_CHARS = 300
 _CUT_OFF = "its process ended while this was being carried out: some of it may be done. Look before you do it again."
 INTERRUPTED = (
-    "its process ended while the session was being worked on; what it did stands in the audit. "
+    "its process ended while the session was being worked on; its calls are in the audit. "
     "Set the goal again to continue."
 )
 
