@@ -122,14 +122,8 @@ class Answering:
         references = resolve(text, (*session.things, *naming.things), turn=turn)
         if ask := question(references):
             naming.answer(ask)
-            asked = ChatTurn(
-                number=turn,
-                text=text,
-                answer=ask,
-                stop_reason=QUESTION,
-                messages=(UserMessage(content=text), AssistantMessage(content=ask)),
-                references=shown_again(references),
-            )
+            asked = ChatTurn.without_model(message, ask, QUESTION, success=True)
+            asked = replace(asked, references=shown_again(references))
             return Answered(turn=asked, things=tuple(naming.things))
         for reference in references:
             if reference.standing is Certainty.RESOLVED:
@@ -212,15 +206,9 @@ class Answering:
             why = self._clean(str(fault)) if isinstance(fault, FleetError) else reply_run.STARTING
             answer = reply_run.NOT_STARTED.format(why=why)
             waiting = replace(proposal, turn=message.number)
-        turn = ChatTurn(
-            number=message.number,
-            text=message.text,
-            answer=answer,
-            stop_reason=STARTED if execution_id else NOT_STARTED,
-            success=bool(execution_id),
-            messages=(UserMessage(content=message.text), AssistantMessage(content=answer)),
-            execution_id=execution_id,
-        )
+        stop_reason = STARTED if execution_id else NOT_STARTED
+        turn = ChatTurn.without_model(message, answer, stop_reason, success=bool(execution_id))
+        turn = replace(turn, execution_id=execution_id)
         return Answered(turn=turn, things=tuple(naming.things), proposal=waiting)
 
     async def _recalled(self, context: TurnContext) -> str:

@@ -13,7 +13,6 @@ from swe_ai_fleet.domain.blob import BlobRef
 from swe_ai_fleet.domain.errors import Fenced, PreconditionFailed
 from swe_ai_fleet.domain.event import ExecutionStatus
 from swe_ai_fleet.domain.execution import ExecutionState
-from swe_ai_fleet.domain.message import AssistantMessage, UserMessage
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
 from swe_ai_fleet.domain.text import now
 from swe_ai_fleet.extensions.chat.answering import Answered, Answering, confirmed_task
@@ -159,13 +158,6 @@ def busy() -> PreconditionFailed:
 def _unanswered(session: ChatState, message: ChatMessage, text: str, status: ExecutionStatus) -> Answered:
     """The turn of a message that ended without an answer; a yes may still have started the proposed task."""
     confirmed = confirmed_task(session, message)
-    turn = ChatTurn(
-        number=message.number,
-        text=message.text,
-        answer=text,
-        stop_reason=status,
-        success=False,
-        messages=(UserMessage(content=message.text), AssistantMessage(content=text)),
-    )
+    turn = ChatTurn.without_model(message, text, status, success=False)
     proposal = replace(confirmed, turn=message.number) if confirmed is not None else None
     return Answered(turn=turn, proposal=proposal)

@@ -14,7 +14,7 @@ from swe_ai_fleet.conversations.document import Table
 from swe_ai_fleet.domain import memory
 from swe_ai_fleet.domain.budget import Limits
 from swe_ai_fleet.domain.errors import InvalidRequest
-from swe_ai_fleet.domain.message import AssistantMessage, Message
+from swe_ai_fleet.domain.message import AssistantMessage, Message, UserMessage
 from swe_ai_fleet.domain.task import (
     DEFAULT_TENANT,
     MAX_PRIORITY,
@@ -132,6 +132,18 @@ class ChatTurn:
     tables: tuple[Table, ...] = ()
     execution_id: str = ""
     references: tuple[ResolvedPhrase, ...] = ()
+
+    @classmethod
+    def without_model(cls, message: ChatMessage, answer: str, stop_reason: str, *, success: bool) -> ChatTurn:
+        """The turn of a message whose answer is not the model's."""
+        return cls(
+            number=message.number,
+            text=message.text,
+            answer=answer,
+            stop_reason=stop_reason,
+            success=success,
+            messages=(UserMessage(content=message.text), AssistantMessage(content=answer)),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
