@@ -25,7 +25,7 @@ from swe_ai_fleet.testing import Script, ScriptedModelServer, Turn
 from swe_ai_fleet.tools import FunctionTool
 from tests.chat_script import answered, called, said
 from tests.extensions.chat.chat_parts import Fleet, Talk
-from tests.recorded_runs import check, cut, of
+from tests.recorded_runs import cancel, check, cut, of
 from tests.scripted_fleet import execution_deps
 
 ASKED = "Have 15 cubes added and a task proposed"
@@ -37,6 +37,7 @@ SCRIPT = Script(
     conversations=(
         *said(ASKED, BOTH, called("start_task", description="Add cubes", repository="/srv/app"), answered("Shall I?")),
         *said("slow", Turn(content="Late.", delay_seconds=30)),
+        *said("Yes please", Turn(content="Late.", delay_seconds=30)),
     )
 )
 
@@ -129,6 +130,20 @@ async def test_a_confirmed_task_is_started_once_wherever_its_process_ends(place:
             assert (again.text, again.execution_id) == (started.text, started.execution_id)
     # Whichever process says it, it names the same task.
     assert len(place.fleet.started) > 1 and len({key for _, key in place.fleet.started}) == 1
+
+
+async def test_a_cancelled_yes_to_a_proposal_not_seen_leaves_no_task_in_doubt(
+    place: Place, server: ScriptedModelServer
+) -> None:
+    log = MemoryLog()
+    async with place.process(log, MemoryKeyValue()) as (chat, _):
+        assert (await chat.send("s", ASKED)).proposed
+        stale = asyncio.ensure_future(chat.send("s", "Yes please", seen_turn=0))
+        await server.wait_until(in_flight=1)
+        await cancel(log, "not now")
+        assert (await stale).stop_reason == "cancelled"
+        assert (await chat.session("s")).proposal is None
+    assert not place.fleet.started
 
 
 async def test_the_end_of_a_session_ends_the_message_that_has_no_answer(
