@@ -79,7 +79,7 @@ class WorkflowServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetWorkflow(self, request, context):
-        """One of them: its file and its diagram.
+        """A workflow's file and its diagram.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
