@@ -26,8 +26,8 @@ if _version_not_supported:
 
 
 class PlanningServiceStub:
-    """Plan sessions, which survive restarts. Each session runs one request at a time. Ending a call early stops nothing: the
-    request continues, and the session has its result.
+    """Plan sessions, which survive restarts. Each session runs one request at a time. Ending a call early stops nothing:
+    the request continues, and the session has its result.
     """
 
     def __init__(self, channel):
@@ -64,8 +64,8 @@ class PlanningServiceStub:
 
 
 class PlanningServiceServicer:
-    """Plan sessions, which survive restarts. Each session runs one request at a time. Ending a call early stops nothing: the
-    request continues, and the session has its result.
+    """Plan sessions, which survive restarts. Each session runs one request at a time. Ending a call early stops nothing:
+    the request continues, and the session has its result.
     """
 
     def ExecutePlan(self, request, context):
@@ -141,8 +141,8 @@ def add_PlanningServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class PlanningService:
-    """Plan sessions, which survive restarts. Each session runs one request at a time. Ending a call early stops nothing: the
-    request continues, and the session has its result.
+    """Plan sessions, which survive restarts. Each session runs one request at a time. Ending a call early stops nothing:
+    the request continues, and the session has its result.
     """
 
     @staticmethod
