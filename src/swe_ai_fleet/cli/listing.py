@@ -24,10 +24,10 @@ GROUPS: Mapping[str, str] = {
 SECTIONS: Mapping[str, str] = {
     "Work": "run batch study judge workflow plan chat",
     "Follow and decide": "list show watch open approve reject adjust cancel deliver rate recommend",
-    "What agents did": "export replay audit",
-    "What they know and can do": "context memory tools env councils",
+    "Recordings and audit": "export replay audit",
+    "Knowledge, tools and councils": "context memory tools env councils",
     "Run a fleet": "up doctor status metrics capacity drain init access backup restore erase dlq",
-    "Connect others": "mcp telegram webhooks",
+    "Integrations": "mcp telegram webhooks",
 }
 """The top-level commands in the sections of the help; other commands of extensions are in a last section."""
 
