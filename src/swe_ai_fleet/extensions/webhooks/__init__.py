@@ -22,7 +22,7 @@ EXTENSION = Extension(
         "webhooks list": entry("extensions.webhooks.commands", "Show all webhooks.", "fleet webhooks list"),
         "webhooks remove": entry(
             "extensions.webhooks.commands",
-            "Delete a webhook; its pending notifications are not sent any more.",
+            "Delete a webhook; its pending notifications are not sent.",
             "fleet webhooks remove ci",
         ),
         "webhooks test": entry(
