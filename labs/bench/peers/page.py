@@ -43,7 +43,7 @@ make bench-peers         # installs the peers into .venv-peers, measures, writes
 Measured on {machine.at}: {machine.cpus} CPUs, {machine.memory_gib:.0f} GiB, {machine.architecture}, {machine.system},
 Python {machine.python}; load {machine.load_before:.1f} before and {machine.load_after:.1f} after it.
 {_warning(machine)}
-| | many agents as | one agent: ms a step | {agents} agents, {latency:g} s a reply (ideal {ideal:g} s): s | peak MiB |
+| | concurrency | one agent: ms a step | {agents} agents, {latency:g} s a reply (ideal {ideal:g} s): s | peak MiB |
 | --- | --- | ---: | ---: | ---: |
 {rows}
 
