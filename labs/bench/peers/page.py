@@ -34,7 +34,7 @@ def page(measured: Sequence[Figures], machine: Machine, *, steps: int, agents: i
         for one in measured
     )
     problems = "".join(f"- **{one.name}** {_line(one.problem)}\n" for one in measured if one.problem)
-    return f"""# Measured beside others
+    return f"""# Benchmarks with other agents
 
 ```sh
 make bench-peers         # installs the peers into .venv-peers, measures, writes this page again
