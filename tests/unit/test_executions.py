@@ -53,7 +53,7 @@ class World:
     workspaces: ScriptedWorkspaces = field(default_factory=ScriptedWorkspaces)
     model: ScriptedModel = field(default_factory=ScriptedModel)
     fleet: ScriptedFleet = field(init=False)
-    outcomes: Callable[[str], Sequence[WorkOutcome]] | None = None
+    ended_work: Callable[[str], Sequence[WorkOutcome]] | None = None
     signer: Any = None
     workflows: Workflows | None = None
 
@@ -63,7 +63,7 @@ class World:
     @asynccontextmanager
     async def running(self, *, owner: str = "test", **options: object) -> AsyncIterator[Executions]:
         given = {"fleet": self.fleet, "workspaces": self.workspaces, "model": self.model, "workflows": self.workflows}
-        judged = {"outcomes": self.outcomes, "signer": self.signer}
+        judged = {"outcomes": self.ended_work, "signer": self.signer}
         deps = execution_deps(self.log, owner=owner, pauses=(0.0, 0.0), **given, **judged)
         async with asyncio.timeout(SECONDS), Executions(deps, **options) as executions:
             yield executions

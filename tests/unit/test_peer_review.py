@@ -281,7 +281,7 @@ def scored(asked: ScoreAssignment) -> VerifierScore:
 
 def scripted(**more: Any) -> World:
     """One is blamed twice, one fails first, one is nearly without fault; all are put in order; a review is garbage."""
-    world = World(outcomes=lambda _: (), **more)
+    world = World(ended_work=lambda _: (), **more)
     world.fleet.scoring = scored
     world.fleet.runs = {
         TWO: ScriptedRun(checks=(FAILED,)),
