@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from swe_ai_fleet.extensions import CommandEntry, entry
+from swe_ai_fleet.extension_registry import CommandEntry, entry
 
 GROUPS: Mapping[str, str] = {
     "audit": "Verify the audit chains of agents.",

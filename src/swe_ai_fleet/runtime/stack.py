@@ -18,7 +18,7 @@ from swe_ai_fleet.domain.access import TenantRules
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, PreconditionFailed
 from swe_ai_fleet.domain.fleet_status import Component, ComponentState, StorageStatus
 from swe_ai_fleet.domain.review import VERIFIER_PROFILE
-from swe_ai_fleet.extensions import load_parts
+from swe_ai_fleet.extension_registry import load_parts
 from swe_ai_fleet.following import in_background
 from swe_ai_fleet.orchestrator.council_store import CouncilStore
 from swe_ai_fleet.orchestrator.evidence.test_runs import TEST_RUNS_BUCKET, TEST_RUNS_BYTES, TEST_RUNS_KEPT_SECONDS

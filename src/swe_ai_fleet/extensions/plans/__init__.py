@@ -6,7 +6,7 @@ drives what it led to.
 
 from functools import partial
 
-from swe_ai_fleet.extensions import Extension, entry
+from swe_ai_fleet.extension_registry import Extension, entry
 
 _row = partial(entry, "extensions.plans.commands")
 

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from swe_ai_fleet.extensions import Extension, entry
+from swe_ai_fleet.extension_registry import Extension, entry
 
 if TYPE_CHECKING:
     from swe_ai_fleet.extensions.webhooks.webhook import InvalidSignature, verify
