@@ -10,6 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PRODUCT, TESTS = ("src/swe_ai_fleet", "services", "workers"), ("tests",)
+EXTENSIONS = ("src/swe_ai_fleet/extensions/", "workers/")
 MOST_LINES = 400
 LISTS = {"src/swe_ai_fleet/domain/event.py", "src/swe_ai_fleet/settings.py", "src/swe_ai_fleet/ports.py"}
 """Modules that may be longer."""
@@ -53,6 +54,8 @@ def main() -> None:
         print(f"{title}: {sum(sizes.values()):,} lines in {len(names)} modules")
         for room, size in sizes.most_common():
             print(f"  {size:>7,}  {room}")
+    core = sum(lines(name) for name in product if not name.startswith(EXTENSIONS))
+    print(f"core: {core:,} lines of the product, without extensions and their programs")
     modules = {name.removeprefix("src/").removesuffix(".py").replace("/", "."): name for name in product}
     modules = {dotted.removesuffix(".__init__"): name for dotted, name in modules.items()}
     used = {module for name in tests for module in imported(name, modules)}

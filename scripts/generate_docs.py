@@ -25,7 +25,7 @@ from services.gateway.rest.openapi import document_text
 from services.gateway.upstream import FILES
 from swe_ai_fleet.domain.event import Event
 from swe_ai_fleet.domain.task import Role
-from swe_ai_fleet.extensions import load_parts
+from swe_ai_fleet.extension_registry import load_parts
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.tools.catalogue import operations, shown_first
 

@@ -23,7 +23,7 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
 
 from services.orchestrator.main import RunningFleet, open_fleet
 from swe_ai_fleet.adapters.jetstream import JetStream
-from swe_ai_fleet.extensions import load_parts
+from swe_ai_fleet.extension_registry import load_parts
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.testing import ScriptedModelServer

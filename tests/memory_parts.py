@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from swe_ai_fleet.domain.memory import Memory, MemoryScope, Recollection
-from swe_ai_fleet.extensions import load_parts
+from swe_ai_fleet.extension_registry import load_parts
 from swe_ai_fleet.settings import Settings
 
 

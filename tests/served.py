@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from google.protobuf.descriptor import MethodDescriptor
 
 from services.gateway.upstream import FILES
-from swe_ai_fleet.extensions import extensions
+from swe_ai_fleet.extension_registry import extensions
 
 _EXTENSION: Mapping[str, str] = {
     "ConversationService": "chat",

@@ -29,7 +29,7 @@ from services.orchestrator.uploads import Uploads
 from swe_ai_fleet.adapters.jetstream import JetStream
 from swe_ai_fleet.domain.council import EndpointRules
 from swe_ai_fleet.domain.fleet_status import Component, ComponentState, FleetStatus, ReplicaReport
-from swe_ai_fleet.extensions import load_parts
+from swe_ai_fleet.extension_registry import load_parts
 from swe_ai_fleet.orchestrator.council_store import CouncilStore
 from swe_ai_fleet.orchestrator.councils import CouncilRules
 from swe_ai_fleet.orchestrator.derivations import Derivations, PlanningEvents

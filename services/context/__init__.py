@@ -7,7 +7,7 @@ from typing import Protocol
 
 from services.auth import Authenticator
 from swe_ai_fleet.adapters.jetstream import JetStream
-from swe_ai_fleet.extensions import load_parts
+from swe_ai_fleet.extension_registry import load_parts
 from swe_ai_fleet.orchestrator.quotas import Rules
 from swe_ai_fleet.settings import Settings
 

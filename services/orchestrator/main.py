@@ -33,7 +33,7 @@ from services.orchestrator.uploads import Uploads
 from swe_ai_fleet.adapters.jetstream import JetStream, PermanentError, WorkMessage, WorkQueue
 from swe_ai_fleet.domain.errors import AlreadyExists, InvalidRequest, PreconditionFailed
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, MAX_PRIORITY, Task
-from swe_ai_fleet.extensions import load_parts
+from swe_ai_fleet.extension_registry import load_parts
 from swe_ai_fleet.following import in_background
 from swe_ai_fleet.orchestrator.derivations import Derivations, PlanningEvents
 from swe_ai_fleet.orchestrator.executions import Executions

@@ -40,7 +40,7 @@ def __getattr__(name: str) -> Any:
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)
     if not name.startswith("_"):
-        from swe_ai_fleet.extensions import load_export
+        from swe_ai_fleet.extension_registry import load_export
 
         with suppress(KeyError):
             return load_export(name)

@@ -102,9 +102,9 @@ class Settings(BaseSettings):
     model_url: str = Field(
         default="",
         validation_alias=_aliases_of("FLEET_MODEL_URL", "model_url", "VLLM_URL"),
-        description="Base URL of an OpenAI-compatible server, such as http://127.0.0.1:8000/v1; of several that offer "
-        "the same model, separated by commas. dns+http://NAME:PORT/v1 is a server at each address of a name, "
-        "file:/PATH has a URL a line; both are followed.",
+        description="Base URL of an OpenAI-compatible server, such as http://127.0.0.1:8000/v1; or the URLs of "
+        "several servers with the same model, separated by commas. dns+http://NAME:PORT/v1 means a server at each "
+        "address of a name, file:/PATH a file with one URL per line; changes of both are followed.",
     )
     model: str = Field(
         default="",
@@ -138,8 +138,8 @@ class Settings(BaseSettings):
     model_patience_seconds: float = Field(
         default=3600.0,
         ge=0,
-        description="How long a model call waits for a server that is down or overloaded, where `access_file` says "
-        "nothing else for the tenant.",
+        description="How long a model call waits for a server that is down or overloaded, unless `access_file` sets "
+        "it for the tenant.",
     )
     model_max_in_flight: int = Field(
         default=0, ge=0, description="Maximum number of concurrent model calls in the whole fleet; 0 = no limit."
@@ -151,33 +151,33 @@ class Settings(BaseSettings):
     )
     model_session_headers: str = Field(
         default="X-Session-ID, x-session-affinity, x-smg-routing-key",
-        description="Headers that tell routers which agent run a call to a model belongs to; empty: none.",
+        description="Headers that tell routers to which agent run a model call belongs; empty: none.",
     )
     model_prices: dict[str, dict[str, float]] = Field(
         default_factory=dict[str, dict[str, float]],
-        description='Prices of a million tokens by model, as JSON: {"MODEL": {"prompt": 0.5, "completion": 1.5, '
-        '"cached": 0.1}}; "*" is every other model. Empty: nothing has a price.',
+        description='Prices per million tokens by model, as JSON: {"MODEL": {"prompt": 0.5, "completion": 1.5, '
+        '"cached": 0.1}}; "*" is every other model. Empty: no prices.',
     )
     model_record_tokens: bool = Field(
         default=False,
-        description="Record token ids and log-probabilities of prompts and replies, for training; a server that gives "
-        "none is asked only once.",
+        description="Record token ids and log-probabilities of prompts and replies, for training; a server without "
+        "them is asked only once.",
     )
     model_profiles: dict[str, dict[str, str]] = Field(
         default_factory=dict[str, dict[str, str]],
-        description='Other models that tasks may ask for by name, as JSON: {"small": {"model": …, "url": …, '
-        '"api_key": …, "record_tokens": "true"}}, or "api_key_file": …; what a profile leaves out is as above, a key '
-        "at the same address only. One named verifier scores candidates.",
+        description='Other models that tasks may select by name, as JSON: {"small": {"model": …, "url": …, "api_key": '
+        '…, "record_tokens": "true"}}, or "api_key_file": …; missing values are those of the settings above, the key '
+        "only for the same address. A profile named verifier scores candidates.",
         repr=False,
     )
     vllm_python: str | None = Field(
         default=None,
-        description="Interpreter of the environment that has vLLM, for `fleet up --vllm`; empty = this one.",
+        description="Python interpreter of the environment with vLLM, for `fleet up --vllm`; empty = this one.",
     )
     planning_mode: Literal["simple", "agentic", "hybrid"] = Field(
         default="agentic",
         validation_alias=_aliases_of("FLEET_PLANNING_MODE", "planning_mode", "PLANNER_MODE"),
-        description="How agents plan where a task does not say: one plan, step by step, or by the task's complexity.",
+        description="How agents plan unless the task sets it: one plan, step by step, or by the task's complexity.",
     )
     hybrid_threshold: float = Field(
         default=0.7,
@@ -228,8 +228,8 @@ class Settings(BaseSettings):
     )
     nats_issuer_file: Path | None = Field(
         default=None,
-        description="File with the nkey seed of the account that NATS trusts to say who hosts of agents are; the "
-        "orchestrators' alone. Empty: hosts log in with `nats_token`, which opens everything.",
+        description="File with the nkey seed of the account that NATS trusts to identify hosts of agents; only for "
+        "orchestrators. Empty: hosts log in with `nats_token`, which gives access to everything.",
     )
     nats_login: str = Field(
         default="",
@@ -240,15 +240,15 @@ class Settings(BaseSettings):
         default=None, description="PEM file of the authority that signed the certificate of NATS; makes TLS required."
     )
     nats_cert: Path | None = Field(default=None, description="PEM client certificate for NATS.")
-    nats_key: Path | None = Field(default=None, description="Its key.")
+    nats_key: Path | None = Field(default=None, description="PEM key of `nats_cert`.")
     stream_replicas: int = Field(
         default=1, ge=1, le=5, description="NATS servers that keep a copy of each stream; 3 for a cluster of three."
     )
     event_days: float = Field(
         default=90.0,
         ge=0,
-        description="Days that events, results and their blobs are kept; blobs a day longer. 0 = for ever. "
-        "It must be longer than any execution, including the time people take to approve.",
+        description="Days that events, results and their blobs are kept; blobs a day longer. 0 = forever. Must be "
+        "longer than any execution, including the time people take to approve.",
     )
     event_bytes: int = Field(default=0, ge=0, description=_BYTES_LIMIT.format("the events of executions"))
     result_bytes: int = Field(default=0, ge=0, description=_BYTES_LIMIT.format("results"))
@@ -256,9 +256,9 @@ class Settings(BaseSettings):
     nats_bytes: int = Field(
         default=0,
         ge=0,
-        description="Bytes that a NATS server of the fleet's own may store in all, for `fleet up`: 1000000000 or more, "
-        "since buckets and the three limits above are set aside at once; 0 = most of what is free on the disk. "
-        "A server that others run has its account's limit.",
+        description="Maximum bytes in total of the NATS server that `fleet up` starts: 1000000000 or more, because "
+        "space for buckets and the three limits above is reserved at once; 0 = most of the free disk space. An "
+        "external server has its account's limit.",
     )
     ray_address: str = Field(
         default="",
@@ -267,31 +267,31 @@ class Settings(BaseSettings):
     )
     ray_token: str = Field(
         default="",
-        description="Token of that cluster, which is then called with RAY_AUTH_MODE=token; empty = as the environment "
-        "says.",
+        description="Token of that cluster, which is then called with RAY_AUTH_MODE=token; empty = as set in the "
+        "environment.",
         repr=False,
     )
     ray_resources: dict[str, float] = Field(
         default_factory=dict[str, float],
-        description='Ray resources that a host of agents takes, as JSON, such as {"agent_host": 1}: hosts then run '
-        "only on nodes that offer them, and an autoscaler sees when more are wanted. Empty = on any node.",
+        description='Ray resources that a host of agents needs, as JSON, such as {"agent_host": 1}: hosts then run '
+        "only on nodes with them, and an autoscaler sees the demand. Empty = on any node.",
     )
     ray_idle_seconds: float = Field(
         default=0.0,
         ge=0,
-        description="A host of agents stops after this time without work, so that the cluster may shrink; one stays. "
+        description="Idle time after which a host of agents stops, so that the cluster can shrink; one always stays. "
         "0 = all stay.",
     )
     listen: str = Field(default="127.0.0.1:50055", description="Address of the gRPC server; port 0 = any free one.")
     access_file: Path | None = Field(
         default=None,
-        description="TOML file with tenants, their quotas, tokens, JWT issuers and certificates; read anew when it "
-        "changes. Empty: one token for everybody, in `home`.",
+        description="TOML file with tenants, their quotas, tokens, JWT issuers and certificates; reloaded when it "
+        "changes. Empty: one token for all callers, in `home`.",
     )
     tls_cert: Path | None = Field(
         default=None, description="PEM certificate chain of gRPC and HTTP servers; reloaded when it changes."
     )
-    tls_key: Path | None = Field(default=None, description="Its key.")
+    tls_key: Path | None = Field(default=None, description="PEM key of `tls_cert`.")
     tls_client_ca: Path | None = Field(
         default=None,
         description="PEM file of the authority that signs client certificates of callers; see `access_file`.",
@@ -300,7 +300,7 @@ class Settings(BaseSettings):
         default=None, description="PEM file of the authority that signed the certificates of the servers called."
     )
     tls_client_cert: Path | None = Field(default=None, description="PEM client certificate for those servers.")
-    tls_client_key: Path | None = Field(default=None, description="Its key.")
+    tls_client_key: Path | None = Field(default=None, description="PEM key of `tls_client_cert`.")
     metrics_listen: str = Field(
         default="127.0.0.1:9090",
         description="Address of this process's Prometheus metrics, or the next free port behind it. Empty = none.",
@@ -316,18 +316,18 @@ class Settings(BaseSettings):
     )
     probe_listen: str = Field(
         default="",
-        description="Address of an extra gRPC health service without TLS, for probes of "
-        "Kubernetes, which cannot speak it; empty = only at its own address.",
+        description="Address of an additional gRPC health service without TLS, for Kubernetes probes, which do not "
+        "support TLS; empty = only at the server's own address.",
     )
     http_listen: str = Field(
         default="",
-        description="Address of the HTTP gateway and its page; empty = 127.0.0.1:8000, or any free port where that is "
-        "taken, is where models are asked for (as it is without `model_url`) or the port of `listen` is 0; off = none.",
+        description="Address of the HTTP gateway and its page; empty = 127.0.0.1:8000, or any free port if that is "
+        "taken, is the address of a model server (as without `model_url`) or the port of `listen` is 0; off = none.",
     )
     http_hosts: str = Field(
         default="",
-        description="Names under which the gateway is reached beside the address it listens on, comma-separated; "
-        "requests for other hosts are refused.",
+        description="Host names of the gateway, besides the address it listens on, comma-separated; requests for "
+        "other hosts are refused.",
     )
     http_origins: str = Field(
         default="", description="Origins of other web pages that may call the gateway, comma-separated; empty = none."
@@ -339,7 +339,7 @@ class Settings(BaseSettings):
         default=2_000, ge=1, description="Maximum number of concurrent event streams and WebSockets of one gateway."
     )
     orchestrator_url: str = Field(
-        default="", description="host:port of the orchestrator, for a gateway that runs by itself."
+        default="", description="host:port of the orchestrator, for a gateway that runs as a separate process."
     )
     orchestrator_token: str = Field(default="", description="Token of that orchestrator.", repr=False)
     webhook_private_hosts: str = Field(
@@ -347,7 +347,7 @@ class Settings(BaseSettings):
     )
     context_listen: str = Field(
         default="",
-        description="Address of the context service; empty = the next port after that of `listen`, any free one where "
+        description="Address of the context service; empty = the next port after that of `listen`, or any free one if "
         "that is 0.",
     )
     context_url: str = Field(
@@ -364,18 +364,20 @@ class Settings(BaseSettings):
     )
     embeddings: str = Field(
         default="auto",
-        description="How memories are found by meaning: `server` (`embeddings_url`), `local` (the package of the extra "
-        "`embeddings`), `none` (by words only); auto = the first of these that is there.",
+        description="How memories are found by meaning: `server` (`embeddings_url`), `local` (the package of the "
+        "extra `embeddings`), `none` (by words only); auto = the first available one.",
     )
     embeddings_url: str = Field(
         default="",
         description="Base URL of an OpenAI-compatible server for embeddings, such as http://127.0.0.1:8001/v1.",
     )
-    embeddings_model: str = Field(default="", description="Its model; empty = the first one it lists.")
-    embeddings_api_key: str = Field(default="", description="Its bearer key.", repr=False)
+    embeddings_model: str = Field(
+        default="", description="Model of the server at `embeddings_url`; empty = the first one it lists."
+    )
+    embeddings_api_key: str = Field(default="", description="API key of the server at `embeddings_url`.", repr=False)
     memory_store: str = Field(
         default="",
-        description="Where the index of memories is: empty = a file under `home`; postgresql://… (with pgvector).",
+        description="Location of the index of memories: empty = a file under `home`; postgresql://… (with pgvector).",
         repr=False,
     )
     memory_limit: int = Field(
@@ -390,7 +392,8 @@ class Settings(BaseSettings):
         default="", description="Ids of the chats that the bot answers, comma-separated; empty = none."
     )
     workflows: str = Field(
-        default="", description="Directories with workflow files (*.yaml), comma-separated, beside those built in."
+        default="",
+        description="Directories with workflow files (*.yaml), comma-separated, in addition to the built-in ones.",
     )
     max_agents: int = Field(
         default=300, ge=1, description="Maximum number of agents of one task, and of the fleet at once."
@@ -447,7 +450,8 @@ class Settings(BaseSettings):
     cpu_slots: int = Field(
         default=0,
         ge=0,
-        description="Concurrent heavy commands of a tenant on a node; each further tenant adds one. 0 = 2 per CPU.",
+        description="Maximum number of concurrent heavy commands of a tenant on a node; each further tenant adds one. "
+        "0 = 2 per CPU.",
     )
     sandbox: Literal["auto", "bubblewrap", "landlock", "none"] = Field(
         default="auto",
@@ -456,47 +460,47 @@ class Settings(BaseSettings):
     max_processes: int = Field(default=512, ge=16, description="Maximum number of processes of one sandbox session.")
     max_cpus: float = Field(default=2.0, gt=0, description="Maximum CPUs of one sandbox session.")
     max_disk_bytes: int = Field(
-        default=10 * 1024**3, ge=1024**2, description="Bytes that a workspace, its home and its /tmp may hold together."
+        default=10 * 1024**3, ge=1024**2, description="Maximum bytes of a workspace, its home and its /tmp together."
     )
     tenant_disk_bytes: int = Field(
         default=50 * 1024**3,
         ge=0,
-        description="Bytes that environments, seeds and caches of repositories of one tenant may take on a node; the "
-        "least recently used go before anything is refused. 0 = no limit.",
+        description="Maximum bytes of environments, seeds and caches of repositories of one tenant on a node; the "
+        "least recently used are deleted before anything is refused. 0 = no limit.",
     )
     upload_max_bytes: int = Field(
-        default=512 * 1024**2, ge=1024, description="Bytes that the bundle of an uploaded repository may have."
+        default=512 * 1024**2, ge=1024, description="Maximum bytes of the bundle of an uploaded repository."
     )
     default_repository: str = Field(
         default="",
-        description="What tasks that name no repository work on, a path or a URL; a tenant's `default_repository` goes "
-        "before it. Empty: they are refused.",
+        description="Repository of tasks that name none, a path or a URL; a tenant's `default_repository` overrides "
+        "it. Empty: such tasks are refused.",
     )
     repository_roots: str = Field(
         default="",
-        description="Directories, separated by ':', under which server-side repositories may lie; {tenant} stands for "
-        "the caller's tenant, and has to be in each where there is an access file. Empty: all of this machine where "
-        "nobody else can call, else nothing. What is below `home` is never taken, but for clones of jobs.",
+        description="Directories, separated by ':', that may contain server-side repositories; {tenant} stands for "
+        "the caller's tenant, and is required in each if there is an access file. Empty: the whole machine if only "
+        "this machine can call, else none. Repositories below `home` are always refused, except clones of jobs.",
     )
     git_credentials: Path | None = Field(
         default=None,
-        description="Directory with a directory for each tenant: what opens private repositories (docs/tenants.md).",
+        description="Directory with a subdirectory per tenant, with the credentials of private repositories "
+        "(docs/tenants.md).",
     )
     git_private_hosts: str = Field(
         default="",
-        description="Hosts at private addresses whose repositories may be named by URL, comma-separated, each by "
-        "itself and optionally with a port (git.corp.example:8443); all others must be on the public internet.",
+        description="Hosts at private addresses whose repositories may be named by URL, comma-separated, without "
+        "wildcards, optionally with a port (git.corp.example:8443); all others must be on the public internet.",
     )
     git_known_hosts: Path | None = Field(
         default=None,
-        description="Keys of ssh servers, as OpenSSH keeps them, without which no ssh URL is taken; empty = "
-        "`known_hosts` in `home`.",
+        description="Keys of ssh servers in OpenSSH's format, required for ssh URLs; empty = `known_hosts` in `home`.",
     )
     image_registries: str = Field(
         default="",
         description="Registries whose container images tasks may name, comma-separated host or host/repository with "
-        "wildcards (docker.io/library/*); one without wildcards in its host may be at a private address, with http:// "
-        "before it without TLS. Empty: none.",
+        "wildcards (docker.io/library/*); a host without wildcards may be at a private address, and with the prefix "
+        "http:// be called without TLS. Empty: none.",
     )
     image_folders: str = Field(
         default="",
@@ -508,10 +512,11 @@ class Settings(BaseSettings):
     )
     image_credentials: Path | None = Field(
         default=None,
-        description="Directory with a directory for each tenant: what opens private registries (docs/environments.md).",
+        description="Directory with a subdirectory per tenant, with the credentials of private registries "
+        "(docs/environments.md).",
     )
     image_bytes: int = Field(
-        default=20 * 1024**3, ge=1024**2, description="Bytes that a container image may have once it is unpacked."
+        default=20 * 1024**3, ge=1024**2, description="Maximum bytes of an unpacked container image."
     )
     image_container: Path | None = Field(
         default=None,
@@ -526,13 +531,14 @@ class Settings(BaseSettings):
     )
     setup_variables: str = Field(
         default="",
-        description="Variables of the server, comma-separated, that set-up commands get (an index, a proxy).",
+        description="Environment variables of the server, comma-separated, that set-up commands get (an index, a "
+        "proxy).",
     )
     tool_hosts: str = Field(
-        default="", description="Hosts that tools and checks may reach where a task does not say; empty = none."
+        default="", description="Hosts that tools and checks may reach unless a task sets its own; empty = none."
     )
     grantable_hosts: str = Field(
-        default="*", description="Hosts that a task may let its tools and checks reach; * = every public one."
+        default="*", description="Hosts that a task may allow its tools and checks to reach; * = every public one."
     )
     tool_private_hosts: str = Field(
         default="",
@@ -558,7 +564,7 @@ class Settings(BaseSettings):
         '"images": ["python:3.*"]}; empty = none.',
     )
     search_url: str = Field(default="", description="SearXNG-compatible server for `web_search`; empty = none.")
-    wikipedia_url: str = Field(default="", description="The api.php that `search_wikipedia` asks; empty = none.")
+    wikipedia_url: str = Field(default="", description="URL of the api.php for `search_wikipedia`; empty = none.")
     plugins: str = Field(
         default="",
         description="Plug-ins (entry points of `swe_ai_fleet.tools`), comma-separated, whose tools agents and `fleet "
@@ -574,13 +580,13 @@ class Settings(BaseSettings):
     )
     audit_signing_key: str = Field(
         default="",
-        description="Ed25519 key (PEM, or 32 bytes in base64) that signs where audit chains stand; empty = one of the "
-        "home's own, made at the first start. Use the same for all orchestrators of a fleet.",
+        description="Ed25519 key (PEM, or 32 bytes in base64) that signs the heads of audit chains; empty = a key in "
+        "`home`, created at the first start. Use the same for all orchestrators of a fleet.",
         repr=False,
     )
     audit_public_keys: Path | None = Field(
         default=None,
-        description="PEM file of earlier public keys whose signatures still count, beside those in the home.",
+        description="PEM file of earlier public keys that are still trusted, in addition to those in `home`.",
     )
     log_level: str = Field(default="info", description="debug, info, warning or error.")
     log_format: Literal["auto", "json", "text"] = Field(

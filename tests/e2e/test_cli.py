@@ -120,6 +120,7 @@ async def test_what_cannot_start_is_told_at_once(elsewhere: Shell, warm: str, re
     elsewhere = replace(elsewhere, warm=warm)
     elsewhere.home.mkdir(exist_ok=True)
     local = ("run", "--local", "--repo", str(repository), "x")
+    free = dict.fromkeys(("FLEET_LISTEN", "FLEET_CONTEXT_LISTEN", "FLEET_METRICS_LISTEN"), "127.0.0.1:0")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         place = f"127.0.0.1:{taken.getsockname()[1]}"
         for arguments, variables, cause, hint in (
@@ -130,7 +131,7 @@ async def test_what_cannot_start_is_told_at_once(elsewhere: Shell, warm: str, re
                 "_MODEL_URL",
             ),
             (("up",), {"FLEET_LISTEN": "21155"}, "21155: not HOST:PORT", "correct FLEET_LISTEN"),
-            (("up",), {"FLEET_HTTP_LISTEN": place}, f"{place}: Address already in use", "FLEET_HTTP_LISTEN"),
+            (("up",), free | {"FLEET_HTTP_LISTEN": place}, f"{place}: Address already in use", "FLEET_HTTP_LISTEN"),
             (("up",), {"PATH": str(repository)}, "git: not on PATH", "install git"),
         ):
             ran = await elsewhere.fleet(*arguments, **variables)

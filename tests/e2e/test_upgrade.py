@@ -22,7 +22,7 @@ from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.planning.v1 import planning_pb2 as plan_pb
 from fleet.planning.v1.planning_pb2_grpc import PlanningServiceStub
 from swe_ai_fleet.domain.job import this_release
-from swe_ai_fleet.extensions import extensions
+from swe_ai_fleet.extension_registry import extensions
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.testing import Conversation, Script, ScriptedModelServer, Turn
 from swe_ai_fleet.watching.events import verify_events

@@ -21,7 +21,7 @@ from fleet.orchestrator.v1 import orchestrator_pb2 as pb
 from fleet.planning.v1 import planning_pb2 as planning
 from services.roles import ROLES
 from swe_ai_fleet.domain.access import AccessRole
-from swe_ai_fleet.extensions import extensions
+from swe_ai_fleet.extension_registry import extensions
 from tests.integration.test_tenants import world
 from tests.plan_script import PLAN_GOAL
 from tests.served import SERVED

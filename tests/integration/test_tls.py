@@ -13,7 +13,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from services.orchestrator.main import open_fleet
 from swe_ai_fleet.domain.errors import PreconditionFailed
-from swe_ai_fleet.extensions import load_parts
+from swe_ai_fleet.extension_registry import load_parts
 from swe_ai_fleet.runtime.channels import ChannelTls, open_channel, tls_fault
 from swe_ai_fleet.runtime.installation.authority import KeyPair, new_certificate
 from swe_ai_fleet.runtime.installation.installing import install

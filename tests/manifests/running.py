@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pydantic import AliasChoices
 
-from swe_ai_fleet.extensions import load_parts
+from swe_ai_fleet.extension_registry import load_parts
 from swe_ai_fleet.runtime.installation.installing import install
 from swe_ai_fleet.settings import Settings
 from tests.manifests.objects import DEPLOY, Object, PodView, environment, files, found, of_kind, pods

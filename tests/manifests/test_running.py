@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from services.gateway.main import KEYS_MAX_BYTES
-from swe_ai_fleet.extensions import load_parts
+from swe_ai_fleet.extension_registry import load_parts
 from swe_ai_fleet.orchestrator.evidence.test_runs import TEST_RUNS_BYTES
 from swe_ai_fleet.orchestrator.recipes import RECIPES_BYTES
 from swe_ai_fleet.settings import Settings

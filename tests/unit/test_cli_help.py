@@ -68,7 +68,7 @@ LOADED = "try: main.app()\nexcept SystemExit as ended: print('LOADED', ended.cod
 @pytest.mark.parametrize(
     ("arguments", "code", "ours", "most", "without"),
     [
-        ("--help", 0, 16, 165, "pydantic structlog rich grpc google.protobuf swe_ai_fleet.cli.command"),
+        ("--help", 0, 17, 166, "pydantic structlog rich grpc google.protobuf swe_ai_fleet.cli.command"),
         ("list --limit 3", 3, 36, 320, "pydantic structlog rich tomllib swe_ai_fleet.domain.event"),
         ("show fix-dates", 3, 36, 320, "pydantic structlog rich tomllib swe_ai_fleet.domain.event"),
         ("watch fix-dates", 3, 80, 490, "pydantic_settings structlog rich.syntax swe_ai_fleet.settings"),

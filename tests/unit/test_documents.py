@@ -10,7 +10,7 @@ from pathlib import Path
 import typer
 
 from swe_ai_fleet.cli.main import app
-from swe_ai_fleet.extensions import load_parts
+from swe_ai_fleet.extension_registry import load_parts
 from swe_ai_fleet.settings import Settings
 from tests.documented import BY_HAND, RUN_BY, blocks
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -24,12 +24,12 @@ from swe_ai_fleet.domain.errors import (
     ResourceExhausted,
     Unavailable,
 )
+from swe_ai_fleet.domain.memory import WorkOutcome
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, Delivery, RepoRef, Task, TaskKind
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.in_process import MemoryLog
 from swe_ai_fleet.orchestrator.execution_context import Workflows
 from swe_ai_fleet.orchestrator.executions import Executions, Room
-from swe_ai_fleet.orchestrator.judging import Verifier
 from swe_ai_fleet.orchestrator.projection import over
 from tests.scripted_fleet import FAILED, PASSED, ScriptedFleet, ScriptedModel, ScriptedRun, execution_deps
 from tests.scripted_workspaces import DELIVERED_COMMIT, ScriptedWorkspaces
@@ -53,7 +53,7 @@ class World:
     workspaces: ScriptedWorkspaces = field(default_factory=ScriptedWorkspaces)
     model: ScriptedModel = field(default_factory=ScriptedModel)
     fleet: ScriptedFleet = field(init=False)
-    verifier: Verifier | None = None
+    ended_work: Callable[[str], Sequence[WorkOutcome]] | None = None
     signer: Any = None
     workflows: Workflows | None = None
 
@@ -63,7 +63,7 @@ class World:
     @asynccontextmanager
     async def running(self, *, owner: str = "test", **options: object) -> AsyncIterator[Executions]:
         given = {"fleet": self.fleet, "workspaces": self.workspaces, "model": self.model, "workflows": self.workflows}
-        judged = {"verifier": self.verifier, "signer": self.signer}
+        judged = {"outcomes": self.ended_work, "signer": self.signer}
         deps = execution_deps(self.log, owner=owner, pauses=(0.0, 0.0), **given, **judged)
         async with asyncio.timeout(SECONDS), Executions(deps, **options) as executions:
             yield executions

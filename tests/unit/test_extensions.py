@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 import swe_ai_fleet
-from swe_ai_fleet.extensions import extensions, load_export, load_parts
+from swe_ai_fleet.extension_registry import extensions, load_export, load_parts
 
 ROOT = Path(__file__).parents[2]
 LEFT_OUT = shutil.ignore_patterns("__pycache__", "node_modules", ".*")
 IMPORT_ALL = """
 import importlib, pkgutil, sys
-from swe_ai_fleet.extensions import extensions
+from swe_ai_fleet.extension_registry import extensions
 programs = [name for extension in extensions().values() for name in extension.programs]
 for name in ("swe_ai_fleet", "services", *programs):
     package = importlib.import_module(name)
@@ -32,7 +32,7 @@ OPEN_FLEET = """
 import asyncio, pathlib, sys
 from services.orchestrator.main import open_fleet
 from swe_ai_fleet.domain.errors import PreconditionFailed
-from swe_ai_fleet.extensions import extensions, load_parts
+from swe_ai_fleet.extension_registry import extensions, load_parts
 from swe_ai_fleet.settings import OF_EXTENSIONS, Settings
 from swe_ai_fleet.testing import Script, ScriptedModelServer
 

@@ -23,7 +23,7 @@ from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.review import Critique, Finding, Proof, ProofOutcome, ReviewVerdict, VerifierScore
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, Task
 from swe_ai_fleet.in_process import MemoryLog
-from swe_ai_fleet.orchestrator.judging import PEERS, Verifier, pairs
+from swe_ai_fleet.orchestrator.judging import PEERS, pairs
 from swe_ai_fleet.tools.secrets import Secrets
 from tests.recorded_runs import cut
 from tests.scripted_fleet import FAILED, PASSED, PROVEN, ScriptedRun
@@ -281,7 +281,7 @@ def scored(asked: ScoreAssignment) -> VerifierScore:
 
 def scripted(**more: Any) -> World:
     """One is blamed twice, one fails first, one is nearly without fault; all are put in order; a review is garbage."""
-    world = World(verifier=Verifier(outcomes=lambda _: ()), **more)
+    world = World(ended_work=lambda _: (), **more)
     world.fleet.scoring = scored
     world.fleet.runs = {
         TWO: ScriptedRun(checks=(FAILED,)),

@@ -13,7 +13,6 @@ from swe_ai_fleet.domain.event import CandidateScored, RunLost
 from swe_ai_fleet.domain.memory import VERIFIER_MODEL, VERIFIER_SCORE, WorkOutcome
 from swe_ai_fleet.domain.review import VerifierScore
 from swe_ai_fleet.domain.task import DEFAULT_TENANT
-from swe_ai_fleet.orchestrator.judging import Verifier
 from tests.scripted_fleet import FAILED, ScriptedRun
 from tests.unit.test_executions import World, a_task
 
@@ -32,7 +31,7 @@ def says(words: dict[str, float]) -> Callable[[ScoreAssignment], VerifierScore]:
 
 def a_world(**more: object) -> World:
     """Three agents, of whom the third fails, and a verifier that praises it most."""
-    world = World(verifier=Verifier(outcomes=lambda _: ()), **more)
+    world = World(ended_work=lambda _: (), **more)
     world.fleet.runs = dict.fromkeys((THREE, f"{THREE}-r1"), ScriptedRun(checks=(FAILED,)))
     world.fleet.scoring = says(WORDS)
     return world
@@ -89,7 +88,7 @@ def rated(score: str, rating: int, model: str = "m") -> WorkOutcome:
 
 async def scored(outcomes: Callable[[str], Sequence[WorkOutcome]]) -> tuple[list[float | None], set[int]]:
     """The scores of three candidates after a tenant's outcomes, and how many of them counted."""
-    world = World(verifier=Verifier(outcomes=outcomes))
+    world = World(ended_work=outcomes)
     world.fleet.scoring = says(BELIEVED)
     scores = (await world.run(a_task(rounds=0))).scores
     return [scores[name].score for name in BELIEVED], {one.outcomes for one in scores.values()}

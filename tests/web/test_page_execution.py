@@ -8,7 +8,7 @@ import pytest
 from playwright.async_api import BrowserContext, Locator, Page, expect
 
 from fleet.orchestrator.v1 import orchestrator_pb2 as pb
-from swe_ai_fleet.extensions import extensions
+from swe_ai_fleet.extension_registry import extensions
 from tests.scripts import PROPOSING, SLEEP
 from tests.web.conftest import serious
 from tests.web.stage import Stage

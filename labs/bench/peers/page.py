@@ -34,34 +34,34 @@ def page(measured: Sequence[Figures], machine: Machine, *, steps: int, agents: i
         for one in measured
     )
     problems = "".join(f"- **{one.name}** {_line(one.problem)}\n" for one in measured if one.problem)
-    return f"""# Measured beside others
+    return f"""# Benchmarks with other agents
 
 ```sh
-make bench-peers         # installs the peers into .venv-peers, measures, writes this page anew
+make bench-peers         # installs the peers into .venv-peers, measures, writes this page again
 ```
 
 Measured on {machine.at}: {machine.cpus} CPUs, {machine.memory_gib:.0f} GiB, {machine.architecture}, {machine.system},
 Python {machine.python}; load {machine.load_before:.1f} before and {machine.load_after:.1f} after it.
 {_warning(machine)}
-| | how it runs many | one agent: ms a step | {agents} agents, {latency:g} s a reply (ideal {ideal:g} s): s | peak MiB |
+| | concurrency | one agent: ms a step | {agents} agents, {latency:g} s a reply (ideal {ideal:g} s): s | peak MiB |
 | --- | --- | ---: | ---: | ---: |
 {rows}
 
 {"What is missing:" + chr(10) + chr(10) + problems if problems else ""}
-{"Everybody was measured once" if rounds == 1 else f"The best of {rounds} rounds is shown"}. Everybody takes {steps}
-shell steps (`echo` into a file and `wc -l`) and ends; the replies come from the same scripted
-model server, over HTTP, so that nothing of it is a model's time. The first figure is without any latency of the model:
-what an agent adds to a step. The second has {agents} agents at once, each reply after {latency:g} s. Memory is the peak
-of the summed PSS of all processes but the model server's; ours includes NATS, Ray and the orchestrator.
+{"Each was measured once" if rounds == 1 else f"The best of {rounds} rounds is shown"}. Each agent takes {steps}
+shell steps (`echo` into a file and `wc -l`) and ends; all get their replies from the same scripted
+model server, over HTTP, so no figure contains a model's time. The first figure has no model latency: it is the
+agent's own overhead per step. The second has {agents} agents at once, each reply after {latency:g} s. Memory is the
+peak of the summed PSS of all processes except the model server; ours includes NATS, Ray and the orchestrator.
 
-The rows do not do the same amount of work, so they are no ranking. The peers run each command on the bare machine and
-write no log; our steps are run in a sandbox, in a clone of each agent's own, audited, and stored as events before and
-after each call. The peers are libraries in one process and start nothing beside it; ours is a service of several
-processes, whose memory is the price of going on after any of them dies. A real model takes seconds for a reply, beside
-which most of these differences vanish. Peers are driven by the programs in `labs/bench/peers/drivers`, with the
-settings they come with, which are not tuned for a crowd; who knows them better may send a patch. Everybody, we
-too, has two minutes for a run. Commands are numbered for the peers, since one of them answers equal calls from a cache.
-The overheads of single parts are `make bench`.
+The rows do different amounts of work, so they are no ranking. The peers run each command on the bare machine and
+write no log; our steps run in a sandbox, in a separate clone for each agent, audited, and stored as events before and
+after each call. The peers are libraries in one process; ours is a service of several
+processes: its memory pays for continuing after any of them dies. A real model takes seconds for a reply, which
+hides most of these differences. The programs in `labs/bench/peers/drivers` run the peers with their
+default settings, which are not tuned for many agents; patches from experts are welcome. Each run, ours
+too, has two minutes. Commands are numbered for the peers, since one of them answers equal calls from a cache.
+`make bench` measures the overheads of single parts.
 """
 
 

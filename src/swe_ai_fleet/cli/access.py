@@ -23,7 +23,7 @@ from swe_ai_fleet.settings import Settings, listed
 if TYPE_CHECKING:
     from services.access.tables import AccessFile, TokenTable
 
-_Name = Annotated[str, argument("Its owner: 1 to 64 letters, digits and ._@:-.", metavar="NAME")]
+_Name = Annotated[str, argument("The token's owner: 1 to 64 letters, digits and ._@:-.", metavar="NAME")]
 _File = Annotated[Path | None, option("The access file. Default: FLEET_ACCESS_FILE.", words="--file", metavar="FILE")]
 _Expires = Annotated[str, option("Expiry: a number of days, 90d, a date, 2027-01-31, or never.", metavar="WHEN")]
 _SOON = timedelta(days=14)
@@ -34,7 +34,7 @@ async def add(
     settings: Settings,
     name: _Name,
     *,
-    tenant: Annotated[str, option("Its tenant.", metavar="TENANT")] = DEFAULT_TENANT,
+    tenant: Annotated[str, option("The token's tenant.", metavar="TENANT")] = DEFAULT_TENANT,
     role: Annotated[
         tuple[str, ...], option("viewer, submitter, approver, admin or service; may be repeated. Default: submitter.")
     ] = (),

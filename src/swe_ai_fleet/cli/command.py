@@ -29,7 +29,7 @@ from swe_ai_fleet.cli.options import RUNNING, Argument, Of, option_of, word
 from swe_ai_fleet.cli.place import chosen_client, fleet_client
 from swe_ai_fleet.cli.screen import Exit, Screen
 from swe_ai_fleet.client_settings import ClientSettings
-from swe_ai_fleet.extensions import CommandEntry
+from swe_ai_fleet.extension_registry import CommandEntry
 
 Takes = Mapping[str, tuple[Any, Any]]
 """For each parameter its annotated type and its default."""

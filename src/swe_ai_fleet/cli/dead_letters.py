@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from swe_ai_fleet.adapters.jetstream.connection import Connection
     from swe_ai_fleet.adapters.jetstream.protocol import StoredMessage
 
-Number = Annotated[int, argument("As `fleet dlq list` shows it.", min=1, metavar="NUMBER")]
+Number = Annotated[int, argument("The message's number in `fleet dlq list`.", min=1, metavar="NUMBER")]
 _TIMEOUT_SECONDS = 30.0
 
 

@@ -33,7 +33,7 @@ from swe_ai_fleet.cli.screen import CommandFault, Exit, Screen
 from swe_ai_fleet.cli.tables import add_row, empty_table
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.message import ToolProtocol
-from swe_ai_fleet.extensions import load_parts
+from swe_ai_fleet.extension_registry import load_parts
 from swe_ai_fleet.runtime.channels import FleetAddress, find_fleet
 from swe_ai_fleet.settings import Settings
 

@@ -153,7 +153,7 @@ async def export(
     *,
     name: options.Execution,
     lock: Annotated[
-        bool, option("Installed packages instead, with hashes, as pip reads them; npm's as remarks.")
+        bool, option("Print the installed packages instead, with hashes, in pip's format; npm's as comments.")
     ] = False,
 ) -> Exit:
     state = await current_state(client, await client.execution(await client.find(name)))

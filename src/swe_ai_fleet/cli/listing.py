@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from swe_ai_fleet.extensions import CommandEntry, entry
+from swe_ai_fleet.extension_registry import CommandEntry, entry
 
 GROUPS: Mapping[str, str] = {
     "audit": "Verify the audit chains of agents.",
@@ -24,10 +24,10 @@ GROUPS: Mapping[str, str] = {
 SECTIONS: Mapping[str, str] = {
     "Work": "run batch study judge workflow plan chat",
     "Follow and decide": "list show watch open approve reject adjust cancel deliver rate recommend",
-    "What agents did": "export replay audit",
-    "What they know and can do": "context memory tools env councils",
+    "Recordings and audit": "export replay audit",
+    "Knowledge, tools and councils": "context memory tools env councils",
     "Run a fleet": "up doctor status metrics capacity drain init access backup restore erase dlq",
-    "Connect others": "mcp telegram webhooks",
+    "Integrations": "mcp telegram webhooks",
 }
 """The top-level commands in the sections of the help; other commands of extensions are in a last section."""
 
@@ -77,7 +77,7 @@ ENTRIES: Mapping[str, CommandEntry] = {
         "git diff main | fleet judge --repo . --base main --patch - --task 'Dates accept ISO weeks' --require-verified",
     ),
     "deliver": _row(
-        "Put a candidate of an ended execution on a branch, whatever its verdict; the log records who decided it.",
+        "Put a candidate of an ended execution on a branch, whatever its verdict; the log records the decision.",
         "fleet deliver fix-dates agent-dev-2 --branch fix-dates --reason 'The old test is wrong'",
     ),
     "init": entry(
@@ -135,7 +135,7 @@ ENTRIES: Mapping[str, CommandEntry] = {
         "fleet reject fix-dates --text 'Not before the release'",
     ),
     "adjust": _row(
-        "Have an agent propose again, with --text taken into account.",
+        "Have an agent make a new proposal, guided by --text.",
         "fleet adjust fix-dates --text 'Leave the public names alone'",
     ),
     "doctor": entry(
@@ -162,7 +162,7 @@ ENTRIES: Mapping[str, CommandEntry] = {
     ),
     "env explain": entry(
         "cli.environment:explain",
-        "Build a repository's environment, or take it from the cache; say what was decided and what each step did.",
+        "Build a repository's environment, or take it from the cache; show the decisions and the result of each step.",
         "fleet env explain",
         "fleet env explain --repo . --setup 'pip install moto' --json",
     ),
@@ -177,7 +177,7 @@ ENTRIES: Mapping[str, CommandEntry] = {
         "fleet councils create DEV --agents 5 --rounds 2 --param temperature=0.2",
     ),
     "councils delete": _row(
-        "Delete a role's council; agents are made for each of its tasks from then on.",
+        "Delete a role's council; later tasks of the role get agents of their own.",
         "fleet councils delete DEV",
     ),
     "councils register": _row(
@@ -224,8 +224,8 @@ ENTRIES: Mapping[str, CommandEntry] = {
 
 EXIT_CODES: Mapping[int, str] = {
     0: "the winner is verified, or the command is done",
-    1: "nobody won, every patch is refuted, or a check of the command's own failed",
-    2: "bad usage: something named does not exist, or is not possible",
+    1: "no winner, every patch is refuted, or a check by the command failed",
+    2: "bad usage: something named does not exist, or the request is not possible",
     3: "a dependency is down or full",
     4: "cancelled or timed out",
     5: "rejected by a person",
@@ -233,7 +233,7 @@ EXIT_CODES: Mapping[int, str] = {
 }
 
 ENVIRONMENT: Mapping[str, str] = {
-    "FLEET_SERVER": "HOST:PORT of the fleet, in place of the one on FLEET_HOME",
+    "FLEET_SERVER": "HOST:PORT of the fleet, instead of that of FLEET_HOME",
     "FLEET_TOKEN": "the token for it; without it, that of FLEET_HOME",
     "FLEET_HOME": "the directory of a fleet on this machine",
     "FLEET_MODEL_URL": "http(s)://HOST:PORT/v1 of the model servers, comma-separated; or a source that lists them",

@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from swe_ai_fleet.cli.listing import ENTRIES, GROUPS, SECTIONS, top
-from swe_ai_fleet.extensions import CommandEntry, extensions
+from swe_ai_fleet.extension_registry import CommandEntry, extensions
 
 ALL_GROUPS = {
     **GROUPS,

@@ -94,7 +94,7 @@ Execution = Annotated[
 
 # Tasks: repository, environment, agents and limits.
 Repo = Annotated[str, option("The repository to work on.", "repo", metavar="PATH|URL")]
-Ref = Annotated[str, option("Branch, tag or commit to start from. Default: what is checked out.", "repo.ref")]
+Ref = Annotated[str, option("Branch, tag or commit to start from. Default: the checked-out one.", "repo.ref")]
 Rounds = Annotated[
     int | None,
     option("Rounds of peer review. Default: the council's, or 1.", "options.deliberation_rounds", "rounds", min=0),
@@ -112,7 +112,7 @@ Check = Annotated[
 Setup = Annotated[
     tuple[str, ...],
     option(
-        "A command that prepares the environment, after the set-up from its files.",
+        "A command that prepares the environment, after the detected set-up.",
         "environment.setup_commands",
         metavar="CMD",
     ),
@@ -157,7 +157,7 @@ Network = Annotated[
 ]
 Mode = Annotated[str, option("How agents plan: simple, agentic or hybrid. Default: the server's.", "planning_mode")]
 Approve = Annotated[
-    str, option("What people approve first: plan, risky or every. Default: none.", "approval", metavar="WHAT")
+    str, option("Actions that need approval first: plan, risky or every. Default: none.", "approval", metavar="WHAT")
 ]
 Timeout = Annotated[
     int,
@@ -185,7 +185,7 @@ TaskId = Annotated[str, option("Makes the call repeatable: the same id is the sa
 As = Annotated[
     str,
     option(
-        "Who decides, for the log. Default: you.",
+        "The decider's name, for the log. Default: you.",
         "approver",
         words="--as",
         metavar="NAME",

@@ -69,7 +69,7 @@ class Order:
     seats: Annotated[
         tuple[str, ...],
         option(
-            "The agents: fleet, or acp:NAME for a harness; comma-separated, in place of --agents.",
+            "The agents: fleet, or acp:NAME for a harness; comma-separated, instead of --agents.",
             "seats",
             kind=str,
             default="",
@@ -80,7 +80,7 @@ class Order:
     probes: Annotated[
         bool,
         option(
-            "Make no probes from the task's words to run on every candidate.",
+            "Derive no probes (commands that test every candidate) from the task.",
             "options.probes",
             "probes",
             words="--no-probes",
@@ -101,7 +101,7 @@ class Order:
     image_credential: options.ImageCredential = ""
     network: options.Network = ()
     require_verified: options.RequireVerified = False
-    branch: Annotated[str, option("The branch the winner is put on. Default: fleet/<task id>.", "delivery.branch")] = ""
+    branch: Annotated[str, option("The branch for the winner. Default: fleet/<task id>.", "delivery.branch")] = ""
     uncommitted: IncludeDirty = UncommittedChanges.REFUSE
     task_id: options.TaskId = ""
     attempt: Annotated[
@@ -118,7 +118,7 @@ class Order:
         int | None,
         option("Most tokens an agent may use. Default: the server's.", "constraints.max_tokens", min=1, metavar="N"),
     ] = None
-    priority: Annotated[int, option("Waiting tasks with a higher one start first.", "priority", min=0, max=9)] = 0
+    priority: Annotated[int, option("Waiting tasks with a higher priority start first.", "priority", min=0, max=9)] = 0
     architect: Annotated[
         int,
         option(
@@ -133,8 +133,8 @@ class Order:
     subtasks: Annotated[
         bool, option("Split the task first; merge the results of its parts.", "options.derive_subtasks")
     ] = False
-    recall: Annotated[bool, option("Give agents the memories that fit.", "memory.read")] = False
-    remember: Annotated[bool, option("Remember its outcome.", "memory.write")] = False
+    recall: Annotated[bool, option("Give agents the memories that match the task.", "memory.read")] = False
+    remember: Annotated[bool, option("Store the outcome as a memory.", "memory.write")] = False
     namespaces: Annotated[
         tuple[str, ...],
         option(
@@ -147,13 +147,13 @@ class Order:
     entities: Annotated[
         tuple[str, ...],
         option(
-            "Give agents the memories of it; may be repeated. Implies --recall.",
+            "Give agents the memories about NAME; may be repeated. Implies --recall.",
             "memory.entities",
             words="--entity",
             metavar="NAME",
         ),
     ] = ()
-    story: Annotated[str, option("The story it belongs to, whose context agents get.", "story_id", metavar="ID")] = ""
+    story: Annotated[str, option("The task's story; agents get its context.", "story_id", metavar="ID")] = ""
     upload: Annotated[bool, option("Upload the repository. Default: only to a server on another machine.")] = False
     fetch: Annotated[bool, option("After an upload, put the winner's branch into the repository.")] = False
     detach: Annotated[bool, option("Only submit it; `fleet watch` shows it.")] = False
@@ -268,11 +268,13 @@ class JudgeOrder:
     ]
     repo: Annotated[str, option("The repository of the patches.", "repo", metavar="PATH|URL")] = "."
     base: Annotated[
-        str, option("The commit that they apply to. Default: what is checked out.", "repo.ref", metavar="REF")
+        str, option("The commit that the patches apply to. Default: the checked-out one.", "repo.ref", metavar="REF")
     ] = ""
     description: Annotated[
         str,
-        option("Their purpose; tests that it names must pass.", "task_description", words="--task", metavar="TEXT"),
+        option(
+            "The patches' purpose; tests that it names must pass.", "task_description", words="--task", metavar="TEXT"
+        ),
     ] = ""
     checks: options.Check = ()
     setup: options.Setup = ()

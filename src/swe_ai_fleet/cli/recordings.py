@@ -291,11 +291,11 @@ async def verify(
     public_key: Annotated[
         Path | None,
         option(
-            "PEM file of the trusted public keys; everything has to be signed then. Default: the fleet's keys.",
+            "PEM file of the trusted public keys; requires signatures on everything. Default: the fleet's keys.",
             metavar="FILE",
         ),
     ] = None,
-    head: Annotated[str, option("Of a file: the required hash of its last entry.", metavar="HASH")] = "",
+    head: Annotated[str, option("The required hash of a file's last entry.", metavar="HASH")] = "",
     server: options.Server = "",
     token: options.Token = "",
 ) -> Exit:

@@ -101,7 +101,7 @@ def _resolving_row(decision: str, field: str = "comment") -> TableRow:
         takes={
             "execution": Execution,
             "approval": option("The approval, if several are pending.", "approval_id", metavar="APPROVAL"),
-            "text": option("What to tell the agent.", field),
+            "text": option("A text for the agent.", field),
             "approver": As,
         },
         fixed={"decision": decision},
@@ -142,8 +142,10 @@ ROWS: Mapping[str, TableRow] = {
     "erase caller": _erasing_row(caller=argument("The caller's name.", metavar="NAME")),
     "erase tenant": _erasing_row(tenant=argument("The name of your tenant.", metavar="NAME")),
     "erase memory": _erasing_row(
-        memory_ids=argument("These memories.", "memories.memory_ids", metavar="[ID]...", default=()),
-        namespace=option("All of a namespace; may be repeated.", "memories.namespaces", words="--namespace -n"),
+        memory_ids=argument("Memories with these ids.", "memories.memory_ids", metavar="[ID]...", default=()),
+        namespace=option(
+            "All memories of a namespace; may be repeated.", "memories.namespaces", words="--namespace -n"
+        ),
     ),
     "status": TableRow(
         rpc=f"{_FLEET}.GetStatus",
@@ -156,7 +158,7 @@ ROWS: Mapping[str, TableRow] = {
         rpc=f"{_FLEET}.GetMetrics",
         takes={
             "since": option(
-                "How far back: 90s, 30m, 1h, 7d, 2w. Empty: as far as it goes.",
+                "Time span until now: 90s, 30m, 1h, 7d, 2w. Empty: the whole log.",
                 "start_time_ms",
                 metavar="SPAN",
                 kind=str,
@@ -171,7 +173,7 @@ ROWS: Mapping[str, TableRow] = {
         rpc=f"{_FLEET}.DeliverCandidate",
         takes={
             "execution": Execution,
-            "candidate": argument("As `fleet show` names it.", "candidate_id", metavar="CANDIDATE"),
+            "candidate": argument("The candidate's name in `fleet show`.", "candidate_id", metavar="CANDIDATE"),
             "branch": option("The branch to create. Default: fleet/<task id>-<candidate>."),
             "push": option("Push it to the repository's origin."),
             "reason": option("Why, for the log.", metavar="TEXT"),
@@ -184,8 +186,8 @@ ROWS: Mapping[str, TableRow] = {
     "list": TableRow(
         rpc=f"{_FLEET}.ListExecutions",
         takes={
-            "task_id": option("Only this task's."),
-            "status": option("Only those with this status; may be repeated.", "statuses"),
+            "task_id": option("Only executions of this task."),
+            "status": option("Only executions with this status; may be repeated.", "statuses"),
             "limit": option("Most executions, the newest first.", "page_size", max=500, min=1, default=50),
         },
         json=lambda answer: {"executions": [listed_document(execution) for execution in answer.executions]},
@@ -207,7 +209,7 @@ ROWS: Mapping[str, TableRow] = {
     "adjust": _resolving_row("adjusted", "adjustment"),
     "councils list": TableRow(
         rpc=f"{_FLEET}.ListCouncils",
-        takes={"role": option("Only this role's. Default: all.", "role_filter")},
+        takes={"role": option("Only the council of this role. Default: all.", "role_filter")},
         fixed={"include_agents": True},
         view=show_councils,
     ),
@@ -215,7 +217,7 @@ ROWS: Mapping[str, TableRow] = {
         rpc=f"{_FLEET}.CreateCouncil",
         takes={
             "role": _ROLE,
-            "agents": option("How many agents of the fleet's own. Default: 3.", "num_agents", min=0),
+            "agents": option("Number of the fleet's own agents. Default: 3.", "num_agents", min=0),
             "rounds": option(
                 "Rounds of peer review. Default: 1.", "config.deliberation_rounds", min=0, kind=int | None
             ),
@@ -272,7 +274,7 @@ ROWS: Mapping[str, TableRow] = {
 _AGAIN_SECONDS = 2.0
 _CALL_SECONDS = 20.0
 Target = Annotated[str, argument("orchestrator, host or node.", metavar="TARGET")]
-Name = Annotated[str, argument("As `fleet status` shows it.", metavar="NAME")]
+Name = Annotated[str, argument("The target's name in `fleet status`.", metavar="NAME")]
 Undo = Annotated[bool, option("Put it back to work.")]
 Within = Annotated[str, option("Move the remaining work after this time: 90s, 30m, 1h. Default: wait.", metavar="SPAN")]
 

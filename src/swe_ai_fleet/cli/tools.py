@@ -64,13 +64,13 @@ async def list_tools(
 async def run_tool(
     screen: Screen,
     settings: Settings,
-    operation: Annotated[str, argument("Its name, such as files_read_file.")],
-    given: Annotated[tuple[str, ...], argument("Its arguments.", metavar="[K=V]...")] = (),
+    operation: Annotated[str, argument("The operation's name, such as files_read_file.")],
+    given: Annotated[tuple[str, ...], argument("The operation's arguments.", metavar="[K=V]...")] = (),
     *,
-    workspace: Annotated[str, option("The directory it works in.", metavar="DIR")] = ".",
+    workspace: Annotated[str, option("The working directory.", metavar="DIR")] = ".",
     args: Annotated[str, option("Arguments as a JSON object.", metavar="JSON")] = "",
-    role: Annotated[str, option("The role it is called in.")] = "DEV",
-    read_only: Annotated[bool, option("Refuse whatever could change something.")] = False,
+    role: Annotated[str, option("The role of the caller.")] = "DEV",
+    read_only: Annotated[bool, option("Refuse operations that can change something.")] = False,
 ) -> Exit:
     # Every audit entry is on disk before the operation continues.
     specs = _specs(settings)

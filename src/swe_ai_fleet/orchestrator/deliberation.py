@@ -25,7 +25,7 @@ from swe_ai_fleet.orchestrator.councils import assignments, seated
 from swe_ai_fleet.orchestrator.evidence.patch import PatchUnreadable, parse_patch
 from swe_ai_fleet.orchestrator.execution_context import Ending, ExecutionContext
 from swe_ai_fleet.orchestrator.groundwork import Groundwork
-from swe_ai_fleet.orchestrator.judging import MAX_JUDGES, Contest, vote
+from swe_ai_fleet.orchestrator.judging import MAX_JUDGES, Contest, Verifier, vote
 from swe_ai_fleet.orchestrator.peer_review import Author, PeerReview
 from swe_ai_fleet.orchestrator.ranking import rank
 from swe_ai_fleet.orchestrator.runs import TaskSpending
@@ -124,8 +124,8 @@ class Deliberation:
             for outcome in (*state.votes, *state.scores.values()):
                 self._spending.usage += outcome.usage
             return state.ranking
-        verifier = self.work.deps.verifier
-        if verifier is not None:
+        if self.work.deps.outcomes is not None:
+            verifier = Verifier(outcomes=self.work.deps.outcomes)
             contest = replace(contest, scores=await verifier.scores(self.work.runs, self._spending, contest))
         votes: tuple[Vote, ...] = ()
         if (task := self._spending.granted(MAX_JUDGES)) is not None:

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
 import structlog
 
@@ -50,6 +49,7 @@ from swe_ai_fleet.orchestrator.deliberation import (
 from swe_ai_fleet.orchestrator.delivery import Delivering
 from swe_ai_fleet.orchestrator.execution_context import (
     AgentRuns,
+    ChildExecutions,
     Ending,
     ExecutionContext,
     ExecutionDeps,
@@ -62,10 +62,6 @@ from swe_ai_fleet.orchestrator.runs import expenses
 from swe_ai_fleet.orchestrator.subtasks import SplitTask
 from swe_ai_fleet.ports import BlobStore, EventLog, Journal
 from swe_ai_fleet.tools.truncation import truncate
-
-if TYPE_CHECKING:
-    from swe_ai_fleet.orchestrator.executions import Executions
-
 
 _log = structlog.get_logger()
 CANCELLED = "cancelled by a caller"
@@ -102,10 +98,10 @@ class Drive:
     """
 
     def __init__(
-        self, deps: ExecutionDeps, state: ExecutionState, parts: Executions, driver: KindDriver | None = None
+        self, deps: ExecutionDeps, state: ExecutionState, children: ChildExecutions, driver: KindDriver | None = None
     ) -> None:
         self._deps = deps
-        self._parts = parts
+        self._children = children
         self._driver = driver
         self.task = state.task
         self._generation = state.generation + 1
@@ -220,7 +216,7 @@ class Drive:
                 raise
             if not self._work.cancelled():
                 return self._judged(self._work)
-        await self._cancel_parts()
+        await self._cancel_children()
         return Ending(status=ExecutionStatus.CANCELLED, error=self._cancel_reason)
 
     def _judged(self, work: asyncio.Task[Ending]) -> Ending:
@@ -239,7 +235,7 @@ class Drive:
         _log.error("an execution failed with an internal error", exc_info=fault)
         return Ending(status=ExecutionStatus.FAILED, error=f"internal error ({type(fault).__name__}); see the log")
 
-    async def _cancel_parts(self) -> None:
+    async def _cancel_children(self) -> None:
         """End the parts that are under way, so that nothing goes on behind what is cancelled."""
         state = await self._approvals.refresh()
         begun, ended = state.subtask_executions, state.subtask_outcomes
@@ -252,7 +248,7 @@ class Drive:
     async def _cancel_part(self, execution_id: str) -> None:
         # it was about to be submitted
         with suppress(NotFound):
-            await self._parts.cancel(self.task.tenant, execution_id, self._cancel_reason)
+            await self._children.cancel(self.task.tenant, execution_id, self._cancel_reason)
 
     async def _solve(self, journal: Journal, state: ExecutionState, signing: HeadSigning | None) -> Ending:
         runs = AgentRuns(
@@ -265,7 +261,7 @@ class Drive:
             pauses=self._deps.pauses,
             background="" if self._driver else await background(self._deps.context, self.task, journal, state),
         )
-        work = ExecutionContext(deps=self._deps, runs=runs, parts=self._parts)
+        work = ExecutionContext(deps=self._deps, runs=runs, children=self._children)
         if self._driver is not None:
             self._driven = self._driver.drive(work=work)
             return await self._driven.run()

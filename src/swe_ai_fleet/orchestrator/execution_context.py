@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from swe_ai_fleet.domain.assignment import Assignment, CodingAssignment, RecordedAssignment
 from swe_ai_fleet.domain.audit_chains import AuditChains
@@ -18,6 +18,7 @@ from swe_ai_fleet.domain.candidate import Candidate
 from swe_ai_fleet.domain.errors import AgentLost, Fenced, FleetError, Unavailable
 from swe_ai_fleet.domain.event import AuditHeadSigned, ExecutionStatus, RunLost, RunReassigned
 from swe_ai_fleet.domain.execution import ExecutionState
+from swe_ai_fleet.domain.memory import WorkOutcome
 from swe_ai_fleet.domain.task import PinnedRepository, Task, TaskKind
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.orchestrator.approvals import Approvals
@@ -35,10 +36,6 @@ from swe_ai_fleet.ports import (
     Repositories,
     ResultBus,
 )
-
-if TYPE_CHECKING:
-    from swe_ai_fleet.orchestrator.executions import Executions
-    from swe_ai_fleet.orchestrator.judging import Verifier
 
 IN_PROCESS = frozenset({TaskKind.PLAN, TaskKind.CHAT})
 """Kinds whose models work in the orchestrator's process, not as agents of the fleet. The task of such an execution is a
@@ -219,6 +216,22 @@ class KindDrive(Protocol):
         ...
 
 
+class ChildExecutions(Protocol):
+    """Executions that an execution starts: its subtasks, or the agents of a workflow's nodes."""
+
+    async def begin(self, task: Task, repository: PinnedRepository) -> str:
+        """Accept a task at its pinned commit; the execution's id, the same for the same task. Raises FleetError."""
+        ...
+
+    async def wait(self, tenant: str, execution_id: str) -> ExecutionState:
+        """The state at the end of an execution, once it has ended. Raises NotFound, Unavailable."""
+        ...
+
+    async def cancel(self, tenant: str, execution_id: str, reason: str = "") -> ExecutionState:
+        """Stop an execution and wait for its end. Raises NotFound, Unavailable."""
+        ...
+
+
 class KindDriver(Protocol):
     """What drives the executions of one kind; an extension provides it."""
 
@@ -241,13 +254,18 @@ class Workflows(KindDriver, Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class ExecutionDeps:
-    """What every drive of a process works with.
+    """What the drives of one orchestrator process share.
 
-    `owner` is the replica's name; `context` knows what agents are told beside their task (None: nobody does); `pauses`
-    are the seconds before each further attempt at a run that was lost. What nodes of workflows are to remember goes to
-    `memories`; people have `approval_timeout_seconds` (0: for ever) for what nodes ask them. `recipes` takes what
-    environment runs find out. `verifier` scores candidates; None: nobody does. `signer` signs where agents' audit
-    chains stand; None: nobody does. `workflows` runs workflows; None: there are none.
+    Attributes:
+        owner: The replica's name.
+        pauses: Seconds before each further attempt at a run whose process was lost.
+        context: Gathers what agents are told beside their task; None: nothing.
+        memories: Stores what nodes of workflows are to remember.
+        approval_timeout_seconds: How long people have to answer the questions of workflow nodes; 0: for ever.
+        recipes: Stores what environment runs find out.
+        outcomes: A tenant's ended work, by which scores of the verifier model are calibrated; None: none is asked.
+        signer: Signs the heads of agents' audit chains; None: they stay unsigned.
+        workflows: Runs workflows; None: there are none.
     """
 
     log: EventLog
@@ -263,7 +281,7 @@ class ExecutionDeps:
     approval_timeout_seconds: float = 0.0
     recipes: KnownRecipes = field(default_factory=Recipes)
     signer: HeadSigner | None = None
-    verifier: Verifier | None = None
+    outcomes: Callable[[str], Sequence[WorkOutcome]] | None = None
     workflows: Workflows | None = None
 
 
@@ -278,7 +296,7 @@ class ExecutionContext:
 
     deps: ExecutionDeps
     runs: AgentRuns
-    parts: Executions
+    children: ChildExecutions
 
     @property
     def known(self) -> ExecutionState:

@@ -274,7 +274,7 @@ class SplitTask:
                 subtask_id=subtask.subtask_id, execution_id=child.execution_id, base_commit=base.commit
             )
             await self.work.journal.append(started)
-        return await self.work.parts.wait(child.tenant, await self.work.parts.begin(child, base))
+        return await self.work.children.wait(child.tenant, await self.work.children.begin(child, base))
 
     async def _merge(
         self, outcome: SubtaskOutcome, child: Task, state: ExecutionState, integration: Integration

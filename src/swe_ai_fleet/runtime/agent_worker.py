@@ -33,7 +33,7 @@ from swe_ai_fleet.domain.assignment import (
     RecordedAssignment,
 )
 from swe_ai_fleet.domain.task import PinnedRepository
-from swe_ai_fleet.extensions import load_parts
+from swe_ai_fleet.extension_registry import load_parts
 from swe_ai_fleet.orchestrator.evidence import EvidenceGatherer
 from swe_ai_fleet.orchestrator.evidence.test_runs import TEST_RUNS_BUCKET, KnownBaselines, TestRuns
 from swe_ai_fleet.orchestrator.recipes import RECIPES_BUCKET, Recipes

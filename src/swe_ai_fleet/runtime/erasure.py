@@ -35,7 +35,7 @@ from swe_ai_fleet.domain.execution import ExecutionState
 from swe_ai_fleet.domain.memory import MEMORIES_BUCKET, OUTCOMES_BUCKET, WorkOutcome
 from swe_ai_fleet.domain.task import UPLOAD
 from swe_ai_fleet.domain.text import counted, now
-from swe_ai_fleet.extensions import extensions
+from swe_ai_fleet.extension_registry import extensions
 from swe_ai_fleet.orchestrator.evidence.test_runs import TEST_RUNS_BUCKET
 from swe_ai_fleet.orchestrator.execution_context import IN_PROCESS
 from swe_ai_fleet.orchestrator.executions import Executions

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from swe_ai_fleet.domain.errors import PreconditionFailed
 from swe_ai_fleet.domain.memory import WorkOutcome
-from swe_ai_fleet.extensions import load_parts
+from swe_ai_fleet.extension_registry import load_parts
 from swe_ai_fleet.ports import ContextSource, Embedder, Memories, SecretMask
 
 if TYPE_CHECKING:

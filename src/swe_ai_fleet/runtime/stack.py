@@ -18,13 +18,12 @@ from swe_ai_fleet.domain.access import TenantRules
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, PreconditionFailed
 from swe_ai_fleet.domain.fleet_status import Component, ComponentState, StorageStatus
 from swe_ai_fleet.domain.review import VERIFIER_PROFILE
-from swe_ai_fleet.extensions import load_parts
+from swe_ai_fleet.extension_registry import load_parts
 from swe_ai_fleet.following import in_background
 from swe_ai_fleet.orchestrator.council_store import CouncilStore
 from swe_ai_fleet.orchestrator.evidence.test_runs import TEST_RUNS_BUCKET, TEST_RUNS_BYTES, TEST_RUNS_KEPT_SECONDS
 from swe_ai_fleet.orchestrator.execution_context import ExecutionDeps
 from swe_ai_fleet.orchestrator.executions import Executions, Room
-from swe_ai_fleet.orchestrator.judging import Verifier
 from swe_ai_fleet.orchestrator.meter import Meter
 from swe_ai_fleet.orchestrator.quotas import Quotas, Rules, StorageUsage, no_rules
 from swe_ai_fleet.orchestrator.recipes import RECIPES_BUCKET, RECIPES_BYTES, RECIPES_KEPT_SECONDS, Recipes
@@ -165,10 +164,10 @@ async def open_stack(
         # In the background, since a task's first steps need no host.
         await stack.enter_async_context(in_background(fleet.warm(), name="first host"))
         recipes = await log.bucket(RECIPES_BUCKET, ttl_seconds=RECIPES_KEPT_SECONDS, max_bytes=RECIPES_BYTES)
-        verifier = None
+        outcomes = None
         if VERIFIER_PROFILE in settings.model_profiles:
             knowledge = required("model_profiles", f"name no profile {VERIFIER_PROFILE}, or install the extension")
-            verifier = Verifier(outcomes=await stack.enter_async_context(knowledge.outcomes(log)))
+            outcomes = await stack.enter_async_context(knowledge.outcomes(log))
         deps = ExecutionDeps(
             log=telemetry.observed(log),
             blobs=log,
@@ -182,7 +181,7 @@ async def open_stack(
             approval_timeout_seconds=settings.approval_timeout_seconds,
             recipes=Recipes(recipes),
             signer=signer,
-            verifier=verifier,
+            outcomes=outcomes,
             workflows=next(iter(load_parts("workflows")), None),
         )
         access = tool_access(settings)

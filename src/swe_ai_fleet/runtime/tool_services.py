@@ -19,7 +19,7 @@ from swe_ai_fleet.codec import from_plain
 from swe_ai_fleet.domain.command import HostPattern, NetworkGrant, NetworkRules
 from swe_ai_fleet.domain.errors import InvalidRequest, PreconditionFailed
 from swe_ai_fleet.domain.task import Constraints
-from swe_ai_fleet.extensions import extensions
+from swe_ai_fleet.extension_registry import extensions
 from swe_ai_fleet.sandbox import CpuSlots, IsolationLevel, Sandbox, SandboxPolicy, choose_isolation_level
 from swe_ai_fleet.sandbox.images import ImageContainer
 from swe_ai_fleet.settings import OF_EXTENSIONS, Settings, listed, on_loopback

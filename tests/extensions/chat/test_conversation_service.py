@@ -20,7 +20,7 @@ from fleet.orchestrator.v1 import orchestrator_pb2 as fleet
 from fleet.orchestrator.v1.orchestrator_pb2_grpc import OrchestratorServiceStub
 from services.grpc_server import serve_grpc, service_of
 from swe_ai_fleet.domain.task import DEFAULT_TENANT, RepoRef, Task, TaskKind
-from swe_ai_fleet.extensions import load_parts
+from swe_ai_fleet.extension_registry import load_parts
 from swe_ai_fleet.in_process import MemoryLog
 from swe_ai_fleet.orchestrator.execution_context import ExecutionDeps
 from swe_ai_fleet.orchestrator.executions import Executions

@@ -40,7 +40,7 @@ from swe_ai_fleet.domain.workflow import (
     WorkflowInput,
     WorkflowTask,
 )
-from swe_ai_fleet.extensions import load_parts
+from swe_ai_fleet.extension_registry import load_parts
 from swe_ai_fleet.extensions.workflows import read_catalog
 from swe_ai_fleet.orchestrator.executions import Executions, Room
 from tests.scripted_fleet import PASSED, ScriptedRun, execution_deps

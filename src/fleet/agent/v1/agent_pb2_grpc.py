@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class AgentServiceStub:
-    """An agent, or a harness around many of them.
+    """An external agent, or a harness around several agents.
     """
 
     def __init__(self, channel):
@@ -48,24 +48,24 @@ class AgentServiceStub:
 
 
 class AgentServiceServicer:
-    """An agent, or a harness around many of them.
+    """An external agent, or a harness around several agents.
     """
 
     def Describe(self, request, context):
-        """Says who answers and which protocol it speaks. Asked before each task; answer within ten seconds.
+        """Returns the agent's name and protocol version. Called before each task; the agent must reply within ten seconds.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Solve(self, request_iterator, context):
-        """Solves one task. The first message has the assignment, those behind it the bundle and, where the agent
-        revises its own candidate, that candidate's patch, in pieces in their order. The agent tells of its progress
-        as it likes, and ends with one result.
+        """Solves one task. The first message has the assignment. The next messages have the bundle and, if the agent revises
+        its own candidate, that candidate's patch, in pieces in order. The agent sends progress as it likes, and one result
+        at the end.
 
-        The call is cancelled when the task is, and when its time is up. An agent that is too busy answers
-        RESOURCE_EXHAUSTED, one that does not take the task FAILED_PRECONDITION, with words in the status. A call may
-        come again with the same ids and a higher attempt where the fleet lost the earlier one.
+        The call is cancelled with the task and at its timeout. An agent that is too busy fails with RESOURCE_EXHAUSTED;
+        one that declines the task fails with FAILED_PRECONDITION and a message. The fleet may repeat a lost call with the
+        same ids and a higher attempt.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -93,7 +93,7 @@ def add_AgentServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class AgentService:
-    """An agent, or a harness around many of them.
+    """An external agent, or a harness around several agents.
     """
 
     @staticmethod

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class ContextServiceStub:
-    """Stories and their relations, memories, and outcomes. All of it outlives every process.
+    """Stories and their relations, memories, and outcomes. All of them survive restarts.
     """
 
     def __init__(self, channel):
@@ -128,27 +128,27 @@ class ContextServiceStub:
 
 
 class ContextServiceServicer:
-    """Stories and their relations, memories, and outcomes. All of it outlives every process.
+    """Stories and their relations, memories, and outcomes. All of them survive restarts.
     """
 
     def GetContext(self, request, context):
-        """The context that a role gets for a story, a task or a question: blocks that fit a budget of tokens, the most
-        relevant first.
+        """The context that a role gets for a story, a task or a question: blocks within a token budget, the most relevant
+        first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UpdateContext(self, request, context):
-        """Changes fields of a story or of one of its tasks, or accepts a decision; what is not given stays as it is.
+        """Changes fields of a story or of one of its tasks, or accepts a decision. Unset fields keep their values.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RehydrateSession(self, request, context):
-        """What is needed to resume a story, or all those of a case: where it stands, what was done, what comes
-        next, and the same as text for a prompt.
+        """The information needed to resume a story, or all stories of a case: current state, earlier work, next steps, and
+        the same as text for a prompt.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -162,36 +162,38 @@ class ContextServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def CreateStory(self, request, context):
-        """Begins a story. Doing it again with the same content changes nothing; with other content it is ALREADY_EXISTS.
+        """Creates a story. Repeating it with the same content changes nothing; with other content it fails with
+        ALREADY_EXISTS.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CreateTask(self, request, context):
-        """Adds a task to a story. Repeated as CreateStory is. A task that depends on itself, over others or not, is refused.
+        """Adds a task to a story. Repeatable like CreateStory. A task that depends on itself, directly or through others, is
+        refused.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def AddProjectDecision(self, request, context):
-        """Adds a decision to a story; one that supersedes another takes its place. Repeated as CreateStory is.
+        """Adds a decision to a story; a decision can replace another one (`supersedes`). Repeatable like CreateStory.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def TransitionPhase(self, request, context):
-        """Takes a story to another phase: the next one, or, with a reason, an earlier one. To the one where it stands:
-        nothing changes.
+        """Moves a story to another phase: the next one or, with a reason, an earlier one. A transition to the
+        current phase changes nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListStories(self, request, context):
-        """The stories there are, the one that was changed last first, in pages.
+        """All stories, the last changed first, in pages.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -205,8 +207,8 @@ class ContextServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def RecordOperations(self, request, context):
-        """Records what an execution did. The fleet records its own executions automatically; this is for those of others, whose
-        ids must not look like the fleet's own (a UUID of version 5). Repeating it changes nothing.
+        """Records the work of an execution. The fleet records its own executions automatically; this is for executions of
+        other systems, whose ids must not look like the fleet's (a UUID of version 5). Repeating it changes nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -227,35 +229,35 @@ class ContextServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Recall(self, request, context):
-        """What is remembered that fits a question, best first.
+        """Memories that fit a question, best first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ClearMemory(self, request, context):
-        """Forgets: some memories, or everything in the scope given.
+        """Deletes some memories, or all memories of a scope.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RecordOutcome(self, request, context):
-        """Records how a piece of work went, or what a person thinks of one that is already recorded.
+        """Records the outcome of a piece of work, or a person's rating of a recorded outcome.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetOutcome(self, request, context):
-        """How a piece of work went, as it is kept. NOT_FOUND until it is recorded.
+        """A recorded outcome. NOT_FOUND until it is recorded.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RecommendApproach(self, request, context):
-        """What experience recommends for a task, and how certain that is. It changes nothing by itself.
+        """A recommendation for a task from earlier outcomes, with its certainty. Changes nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -363,7 +365,7 @@ def add_ContextServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class ContextService:
-    """Stories and their relations, memories, and outcomes. All of it outlives every process.
+    """Stories and their relations, memories, and outcomes. All of them survive restarts.
     """
 
     @staticmethod

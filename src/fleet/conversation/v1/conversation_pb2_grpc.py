@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class ConversationServiceStub:
-    """Conducts chat sessions. They outlive every process; of one session one message is answered at a time.
+    """Chat sessions, which survive restarts. Each session answers one message at a time.
     """
 
     def __init__(self, channel):
@@ -58,12 +58,12 @@ class ConversationServiceStub:
 
 
 class ConversationServiceServicer:
-    """Conducts chat sessions. They outlive every process; of one session one message is answered at a time.
+    """Chat sessions, which survive restarts. Each session answers one message at a time.
     """
 
     def Send(self, request, context):
-        """Answers a message, which is an execution of its session. Progress comes first, `answer` last. A call that ends before
-        that ends nothing: the session keeps the answer, and the same `message_id` gets it.
+        """Answers a message, which is an execution of its session. Sends progress first, `answer` last. Ending the call earlier
+        does not stop the work: the session keeps the answer, and the same `message_id` gets it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -77,14 +77,14 @@ class ConversationServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListConversations(self, request, context):
-        """The sessions there are, the one that was spoken to last first, in pages.
+        """All sessions, the one with the latest message first, in pages.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def EndConversation(self, request, context):
-        """Forgets a session; a message of it that has no answer yet is cancelled. What it keeps in long-term memory stays.
+        """Deletes a session, and cancels its message without an answer. Its long-term memories are kept.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -122,7 +122,7 @@ def add_ConversationServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class ConversationService:
-    """Conducts chat sessions. They outlive every process; of one session one message is answered at a time.
+    """Chat sessions, which survive restarts. Each session answers one message at a time.
     """
 
     @staticmethod

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class NotificationServiceStub:
-    """Keeps webhooks and tells them of events, each at least once.
+    """Stores webhooks and notifies them of events, at least once each.
     """
 
     def __init__(self, channel):
@@ -63,18 +63,18 @@ class NotificationServiceStub:
 
 
 class NotificationServiceServicer:
-    """Keeps webhooks and tells them of events, each at least once.
+    """Stores webhooks and notifies them of events, at least once each.
     """
 
     def CreateWebhook(self, request, context):
-        """Keeps a webhook, which hears of what happens from now on. The same request again is the same webhook.
+        """Creates a webhook for events from now on. Repeating the request returns the same webhook.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListWebhooks(self, request, context):
-        """The webhooks there are, by their ids.
+        """All webhooks, sorted by id.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -88,14 +88,14 @@ class NotificationServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def TestWebhook(self, request, context):
-        """Sends a `webhook.test` message now, once. A disabled webhook that takes it hears of events again.
+        """Sends a `webhook.test` message now, once. A disabled webhook that accepts it is enabled again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListDeliveries(self, request, context):
-        """What was sent to a webhook last, the newest attempt first.
+        """The last delivery attempts to a webhook, the newest first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -138,7 +138,7 @@ def add_NotificationServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class NotificationService:
-    """Keeps webhooks and tells them of events, each at least once.
+    """Stores webhooks and notifies them of events, at least once each.
     """
 
     @staticmethod

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class OrchestratorServiceStub:
-    """Runs coding tasks with several agents in parallel, judges what they leave and publishes the result.
+    """Runs coding tasks with several agents in parallel, judges their changes and publishes the result.
     """
 
     def __init__(self, channel):
@@ -173,65 +173,65 @@ class OrchestratorServiceStub:
 
 
 class OrchestratorServiceServicer:
-    """Runs coding tasks with several agents in parallel, judges what they leave and publishes the result.
+    """Runs coding tasks with several agents in parallel, judges their changes and publishes the result.
     """
 
     def Deliberate(self, request, context):
-        """Several agents solve the task, each in its own clone; checks and peer review rank the proposals.
-        Nothing is applied. Waits for the end or for the caller's deadline. A call that is cancelled, runs
-        out of time or drops ends only the wait: the execution continues and can be fetched.
+        """Several agents solve the task, each in its own clone; checks and peer review rank the proposals. Nothing is
+        applied. Returns at the end of the execution or at the caller's deadline. Cancelling or losing the call ends only
+        the wait: the execution continues, and its result can be fetched.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def StreamDeliberation(self, request, context):
-        """Deliberate, reported as it happens. The last update carries `final`.
+        """Deliberate as a stream of updates; the last one has `final`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Orchestrate(self, request, context):
-        """Gathers context, splits the task if asked, deliberates, selects, applies the winner on a branch,
-        checks it there again and publishes it. Waits as Deliberate does.
+        """Gathers context, splits the task on request, deliberates, selects a winner, applies it on a branch, checks it there
+        again and publishes it. Waits like Deliberate.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def StreamOrchestration(self, request, context):
-        """Orchestrate, reported as it happens. The last update carries `final`.
+        """Orchestrate as a stream of updates; the last one has `final`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SubmitTask(self, request, context):
-        """Validates and stores a task, and returns its execution id at once. Repeating a task_id with the same
-        content answers the first execution; with other content it is ALREADY_EXISTS.
+        """Validates and stores a task, and returns its execution id at once. The same task_id with the same content returns
+        the first execution; with other content it fails with ALREADY_EXISTS.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetDeliberationResult(self, request, context):
-        """The state of a task's latest execution and, once there, its results.
+        """The state of a task's latest execution and, after its end, its results.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetArtifact(self, request, context):
-        """Streams a blob that an execution stored: a patch, a whole tool output, a bundle.
+        """Streams a blob that an execution stored: a patch, a complete tool output, a bundle.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UploadRepository(self, request_iterator, context):
-        """Takes a git bundle from a client whose repository the server cannot reach. The reply names the
-        uploaded repository and is used as the `repo` of a request.
+        """Accepts a git bundle from a client whose repository the server cannot reach. The reply is the `repo` for later
+        requests.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -252,48 +252,48 @@ class OrchestratorServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def StreamExecution(self, request, context):
-        """An execution's event log from a sequence number on. Stored events come first, then new ones as they
-        happen; ends after the terminal event. Any number of watchers may read at the same time.
+        """An execution's event log from a sequence number on: first stored events, then new ones as they happen. The stream
+        ends after the terminal event. Any number of watchers may read at the same time.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CancelExecution(self, request, context):
-        """Stops an execution's agents and their processes. What was done stays in its log.
+        """Stops an execution's agents and their processes. Its log is kept.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ResolveApproval(self, request, context):
-        """Answers what an execution waits for: approved, rejected, or adjusted with a text.
+        """Answers a pending approval: approved, rejected, or adjusted with a text.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def JudgePatches(self, request, context):
-        """Judges patches from anywhere as candidates are judged: environment, baseline, evidence, one ranking. No agent works
-        and nothing is applied. Waits as Deliberate does.
+        """Judges patches of any origin like candidates: environment, baseline, evidence, one ranking. Runs no agents and
+        applies nothing. Waits like Deliberate.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeliverCandidate(self, request, context):
-        """Puts a candidate of an ended execution on a branch by a person's decision, whatever its verdict. The caller is
-        recorded. The same again changes nothing. PERMISSION_DENIED: the caller handed the task in, and only what is
-        verified may win.
+        """Puts a candidate of an ended execution on a branch by a person's decision, whatever its verdict. Records the
+        caller. Repeating the request changes nothing. PERMISSION_DENIED: the caller submitted the task, the task requires
+        a verified winner, and the candidate is not verified.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Erase(self, request, context):
-        """Erases what the fleet keeps of an execution and its parts, of a caller's executions, of the caller's own tenant, or
-        memories: events, results, blobs, what is known and learnt, chats that name them, caches. A tombstone stays, and the
-        hashes of audit chains. The same again finishes what was interrupted. FAILED_PRECONDITION: something still runs.
+        """Erases an execution and its parts, a caller's executions, the caller's own tenant, or memories: events, results,
+        blobs, knowledge, outcomes, chats that name them, caches. A tombstone and the hashes of audit chains remain.
+        Repeating the request completes an interrupted erasure. FAILED_PRECONDITION: an affected execution still runs.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -307,21 +307,21 @@ class OrchestratorServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def UnregisterAgent(self, request, context):
-        """Removes an agent from its role's council. Runs that it has begun go on.
+        """Removes an agent from its role's council. Its running tasks continue.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CreateCouncil(self, request, context):
-        """Creates a role's council. Councils are stored and the same from every replica.
+        """Creates a role's council. Councils are stored; every replica has the same ones.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListCouncils(self, request, context):
-        """The councils that exist, all or one role's.
+        """All councils, or one role's.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -335,7 +335,7 @@ class OrchestratorServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ProcessPlanningEvent(self, request, context):
-        """Takes a plan or task event from outside, derives subtasks from it and, if asked, dispatches them.
+        """Accepts a plan or task event of another system, derives subtasks from it and, on request, dispatches them.
         Idempotent on event_id.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -350,9 +350,9 @@ class OrchestratorServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetTaskContext(self, request, context):
-        """The context that an agent would get for a task and role, with its token count and a version hash: what the project
-        knows, and what a clone of the repository tells with its environment, which is built where it is not yet. Without
-        a repository, what holds in an empty one. A repository that does not exist is NOT_FOUND.
+        """The context that an agent would get for a task and role, with its token count and a version hash: project
+        knowledge, and information from a clone of the repository and its environment, which is built if it is missing.
+        Without a repository, the context in an empty one. NOT_FOUND: the repository does not exist.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -373,9 +373,9 @@ class OrchestratorServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Drain(self, request, context):
-        """Takes an orchestrator, a host of agents or a machine out of work, or lets it work again: it is given nothing new, and
-        what is at work there ends or is moved. The same again says how far it is. For admins of the tenant `default`, who
-        run the fleet.
+        """Drains an orchestrator, a host of agents or a machine, or undoes that: it gets no new work, and its running work
+        ends or is moved. Repeating the request returns the progress. Only for admins of the tenant `default`, who run the
+        fleet.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -528,7 +528,7 @@ def add_OrchestratorServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class OrchestratorService:
-    """Runs coding tasks with several agents in parallel, judges what they leave and publishes the result.
+    """Runs coding tasks with several agents in parallel, judges their changes and publishes the result.
     """
 
     @staticmethod

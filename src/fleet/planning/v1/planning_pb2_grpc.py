@@ -26,8 +26,8 @@ if _version_not_supported:
 
 
 class PlanningServiceStub:
-    """Conducts plan sessions. They outlive every process; one request of a session runs at a time. A call that
-    ends early ends nothing: the request continues, and the session has its result.
+    """Plan sessions, which survive restarts. Each session runs one request at a time. Ending a call early stops nothing:
+    the request continues, and the session has its result.
     """
 
     def __init__(self, channel):
@@ -64,12 +64,12 @@ class PlanningServiceStub:
 
 
 class PlanningServiceServicer:
-    """Conducts plan sessions. They outlive every process; one request of a session runs at a time. A call that
-    ends early ends nothing: the request continues, and the session has its result.
+    """Plan sessions, which survive restarts. Each session runs one request at a time. Ending a call early stops nothing:
+    the request continues, and the session has its result.
     """
 
     def ExecutePlan(self, request, context):
-        """Starts a session, or continues one with another goal. The same goal again, while its proposal waits, gives that
+        """Starts a session, or continues one with another goal. Repeating the goal while its proposal waits returns that
         proposal.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -77,28 +77,28 @@ class PlanningServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ApproveApproach(self, request, context):
-        """Decides about the proposal that waits. Adjusted, it goes back to the model, which proposes again.
+        """Decides about the pending proposal. If it is adjusted, the model makes a new proposal.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ContinuePlan(self, request, context):
-        """Carries out what was approved. Again gives the same result, and nothing is done twice.
+        """Runs the approved approach. Repeating the call returns the same result, and nothing is done twice.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetPlanSession(self, request, context):
-        """A session as it stands.
+        """The current state of a session.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListPlanSessions(self, request, context):
-        """The sessions there are, the one that was worked on last first, in pages.
+        """All sessions, the last active one first, in pages.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -141,8 +141,8 @@ def add_PlanningServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class PlanningService:
-    """Conducts plan sessions. They outlive every process; one request of a session runs at a time. A call that
-    ends early ends nothing: the request continues, and the session has its result.
+    """Plan sessions, which survive restarts. Each session runs one request at a time. Ending a call early stops nothing:
+    the request continues, and the session has its result.
     """
 
     @staticmethod

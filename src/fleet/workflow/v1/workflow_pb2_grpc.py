@@ -72,36 +72,36 @@ class WorkflowServiceServicer:
     """
 
     def ListWorkflows(self, request, context):
-        """The workflows that the server knows by name, by name.
+        """The workflows that the server knows by name, sorted by name.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetWorkflow(self, request, context):
-        """One of them: its file and its picture.
+        """A workflow's file and its diagram.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ValidateWorkflow(self, request, context):
-        """Everything that is wrong with a file, by line and node; nothing where it can run. Never a fault for a bad file.
+        """All faults of a file, by line and node; none if it can run. A faulty file is not an error of the call.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RunWorkflow(self, request, context):
-        """Accepts a run and returns its execution id at once. Repeating a task_id with the same content answers the first
-        run; with other content it is ALREADY_EXISTS. A file with faults is INVALID_ARGUMENT.
+        """Accepts a run and returns its execution id at once. The same task_id with the same content returns the first run;
+        with other content it fails with ALREADY_EXISTS. A file with faults fails with INVALID_ARGUMENT.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SteerWorkflow(self, request, context):
-        """Pauses a run before its next nodes, lets paused ones go one by one, or has it continue. The same again changes
+        """Pauses a run before its next nodes, releases paused nodes, or continues the run. Repeating the request changes
         nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -109,7 +109,7 @@ class WorkflowServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetRun(self, request, context):
-        """A run as it stands: each node with what it was given and what it gave.
+        """The current state of a run, with the inputs and output of each node.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

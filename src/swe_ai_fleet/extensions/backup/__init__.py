@@ -1,6 +1,6 @@
 """Backups of a fleet's data in NATS to files, and their restoration."""
 
-from swe_ai_fleet.extensions import Extension, entry
+from swe_ai_fleet.extension_registry import Extension, entry
 
 EXTENSION = Extension(
     commands={

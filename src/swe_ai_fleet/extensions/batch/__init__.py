@@ -1,6 +1,6 @@
 """Batches of tasks from a file; studies of the effect of more candidates and repeats."""
 
-from swe_ai_fleet.extensions import Extension, entry
+from swe_ai_fleet.extension_registry import Extension, entry
 
 EXTENSION = Extension(
     commands={

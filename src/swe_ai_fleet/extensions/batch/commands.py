@@ -53,11 +53,11 @@ class ForAll:
 class Where:
     """Where the repositories of the tasks of a file are."""
 
-    repo: Annotated[str, option("The repository of records that name none.", metavar="PATH|URL")] = ""
+    repo: Annotated[str, option("The repository of tasks that name none.", metavar="PATH|URL")] = ""
     repo_root: Annotated[
         Path | None, option("A directory with clones: owner/name, owner__name or name.", metavar="DIR")
     ] = None
-    repo_template: Annotated[str, option("The URL of owner/name, with {repo} in its place.", metavar="URL")] = ""
+    repo_template: Annotated[str, option("The URL of a repository, with {repo} for owner/name.", metavar="URL")] = ""
 
 
 async def batch(
@@ -77,12 +77,12 @@ async def batch(
         option("Run only tasks whose ids match a pattern; may be repeated.", words="--task", metavar="GLOB"),
     ] = (),
     limit: Annotated[int, option("Most tasks to run. Default: all.", min=0)] = 0,
-    parallel: Annotated[int, option("Records that run at the same time.", min=1)] = 4,
+    parallel: Annotated[int, option("Tasks that run at the same time.", min=1)] = 4,
     stagger: options.Stagger = 1.0,
     agents: Annotated[int, option("Agents per task. Default: the council's, or 3.", min=0)] = 0,
     rounds: options.Rounds = None,
     each: ForAll,
-    deliver: Annotated[bool, option("Put each winner on a branch of its repository too.")] = False,
+    deliver: Annotated[bool, option("Also put each winner on a branch of its repository.")] = False,
     hints: options.Hints = False,
     evaluate: Annotated[
         bool, option("Run the records' hidden tests on the winners, on this machine, at the end.")
@@ -90,9 +90,7 @@ async def batch(
     without_images: Annotated[
         bool, option("Use this machine's tools instead of the records' images, for their tests too.")
     ] = False,
-    verifier_env: Annotated[
-        tuple[str, ...], option("The value of a variable of a Harbor verifier.", metavar="K=V")
-    ] = (),
+    verifier_env: Annotated[tuple[str, ...], option("A variable of a Harbor verifier.", metavar="K=V")] = (),
     predictions: Annotated[
         Form, option("Format of the patches: list, dict (by ids), or jsonl.", words="--predictions")
     ] = Form.LIST,
@@ -172,13 +170,13 @@ async def study(
     screen: Screen,
     settings: Settings,
     fleet: Fleet,
-    file: Annotated[Path, argument("Tasks, one per line, as of `fleet batch`.", metavar="FILE.jsonl")],
+    file: Annotated[Path, argument("Tasks, one per line, in the format of `fleet batch`.", metavar="FILE.jsonl")],
     *,
     candidates: Annotated[str, option("Numbers of candidates; each task runs with each.", metavar="N,N,…")] = "1,3,5",
     without: Annotated[
         str,
         option(
-            "Repeat with the most candidates, without reviews (and revisions and votes) or without probes.",
+            "Parts to omit in further runs with the most candidates: reviews (with revisions and votes), probes.",
             metavar="PART,…",
         ),
     ] = "",

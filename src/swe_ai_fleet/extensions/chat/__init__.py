@@ -6,7 +6,7 @@ webhooks use too, renders answers in the format of a channel.
 
 from typing import TYPE_CHECKING, Any
 
-from swe_ai_fleet.extensions import Extension, entry
+from swe_ai_fleet.extension_registry import Extension, entry
 
 if TYPE_CHECKING:
     from swe_ai_fleet.extensions.chat.library import ChatSession

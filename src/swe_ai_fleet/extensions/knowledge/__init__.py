@@ -5,7 +5,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from swe_ai_fleet.extensions import Extension, entry
+from swe_ai_fleet.extension_registry import Extension, entry
 
 if TYPE_CHECKING:
     from swe_ai_fleet.extensions.knowledge.manager import MemoryManager
@@ -17,28 +17,28 @@ EXTENSION = Extension(
     knowledge="client:KNOWLEDGE",
     exports=("MemoryManager",),
     groups={
-        "context": "Stories, their tasks and decisions, and what agents are told of them.",
-        "memory": "What agents remember from one run to the next.",
+        "context": "Stories, their tasks and decisions, as context for agents.",
+        "memory": "Memories of agents, kept between runs.",
     },
     commands={
         "rate": entry(
             "extensions.knowledge.commands",
-            "Say how good the outcome of an execution was; recommendations learn from it.",
+            "Rate the outcome of an execution; recommendations learn from ratings.",
             "fleet rate fix-dates 4 --comment 'Right, but long'",
         ),
         "recommend": entry(
             "extensions.knowledge.commands",
-            "Say what experience suggests for a task, and how sure that is. Nothing is started or changed.",
+            "Recommend agents, models and an approach for a task, with their certainty. Starts and changes nothing.",
             "fleet recommend 'Fix the flaky login test' --repo .",
         ),
         "context stories": entry(
             "extensions.knowledge.commands",
-            "List the stories, the one that was changed last first.",
+            "List stories, the last changed first.",
             "fleet context stories --phase build",
         ),
         "context story": entry(
             "extensions.knowledge.commands",
-            "Begin a story.",
+            "Create a story.",
             "fleet context story dates 'Dates in every form' --criterion 'ISO weeks are accepted'",
         ),
         "context task": entry(
@@ -48,17 +48,17 @@ EXTENSION = Extension(
         ),
         "context decide": entry(
             "extensions.knowledge.commands",
-            "Add a decision, and why it was made.",
+            "Add a decision and its reason.",
             "fleet context decide utc 'All times are UTC' --story dates --why 'Servers are everywhere'",
         ),
         "context phase": entry(
             "extensions.knowledge.commands",
-            "Take a story to its next phase, or back to an earlier one.",
+            "Move a story to its next phase, or back to an earlier one.",
             "fleet context phase dates build",
         ),
         "context show": entry(
             "extensions.knowledge.commands",
-            "Show the context that agents get for a story; without one, what holds for the whole project.",
+            "Show the context that agents get for a story; without one, the context of the whole project.",
             "fleet context show dates --role DEV --tokens 4000",
         ),
         "context relations": entry(
@@ -68,22 +68,22 @@ EXTENSION = Extension(
         ),
         "context change": entry(
             "extensions.knowledge.commands",
-            "Change a story, a task or a decision; what is not named stays.",
+            "Change a story, a task or a decision; other fields are kept.",
             "fleet context change dates --task weeks --state done",
         ),
         "memory add": entry(
             "extensions.knowledge.commands",
-            "Remember a fact.",
+            "Store a fact.",
             "fleet memory add 'The tests need a database' --namespace repository:app",
         ),
         "memory recall": entry(
             "extensions.knowledge.commands",
-            "Show what fits a question, best first: how well, where it belongs, where it comes from, its id.",
+            "Show memories that match a question, best first: score, namespace, source and id.",
             "fleet memory recall 'how are tests run' --limit 5",
         ),
         "memory clear": entry(
             "extensions.knowledge.commands",
-            "Forget memories for good.",
+            "Delete memories permanently.",
             "fleet memory clear --namespace repository:app --kind outcome",
         ),
     },

@@ -22,10 +22,10 @@ from swe_ai_fleet.watching.text import command_line, one_line
 
 _CONTEXT = "fleet.context.v1.ContextService"
 _STORY = argument("The story's id.", "story_id", "story.story_id", "task.story_id", metavar="STORY")
-_TITLE = argument("In a line.", "story.title", "task.title", "decision.title")
-_WANTED = "What is wanted, and why."
-_CRITERION = "What has to hold for it to be done"
-_EXPECT = option("Only if the story stands at this version.", "expected_version", words="--expect", metavar="N", min=0)
+_TITLE = argument("A title of one line.", "story.title", "task.title", "decision.title")
+_WANTED = "The goal and its reason."
+_CRITERION = "An acceptance criterion"
+_EXPECT = option("Only if the story has this version.", "expected_version", words="--expect", metavar="N", min=0)
 _MEMORIES = {
     "namespace": option(
         "fleet, agent:<id> or repository:<name>; may be repeated.",
@@ -34,7 +34,7 @@ _MEMORIES = {
         metavar="NAME",
     ),
     "kind": option("fact, interaction or outcome; may be repeated.", "kinds", words="--kind"),
-    "metadata": option("What it is about.", words="--metadata", metavar="K=V"),
+    "metadata": option("A property of the memory.", words="--metadata", metavar="K=V"),
 }
 _FEW = 10
 _CHOICES = ("approach", "council", "model_profile", "agents")
@@ -42,7 +42,10 @@ FLEET_OF_A_TASK: Given = {
     "fleet": Annotated[
         str,
         option(
-            "A fleet that knows the task, not this home's.", words="--fleet", envvar="FLEET_SERVER", metavar="HOST:PORT"
+            "A fleet with the task, other than this home's.",
+            words="--fleet",
+            envvar="FLEET_SERVER",
+            metavar="HOST:PORT",
         ),
     ],
     "fleet_token": Annotated[str, option("", words="--fleet-token", envvar="FLEET_TOKEN", hidden=True)],
@@ -181,7 +184,7 @@ ROWS: Mapping[str, TableRow] = {
             "name": argument("An execution id, a task id, or a plan session's id.", "rating.subject_id", metavar="ID"),
             "rating": argument("From 1 (useless) to 5.", "rating.rating", min=LEAST_RATING, max=BEST_RATING),
             "comment": option(
-                "Why; shown with the rating. Left out: the earlier one stands.", "rating.comment", metavar="TEXT"
+                "The reason, shown with the rating. Default: keep the earlier one.", "rating.comment", metavar="TEXT"
             ),
             **FLEET_OF_A_TASK,
         },
@@ -192,13 +195,13 @@ ROWS: Mapping[str, TableRow] = {
     "recommend": TableRow(
         rpc=f"{_CONTEXT}.RecommendApproach",
         takes={
-            "goal": argument("What is to be done, in your own words."),
+            "goal": argument("The task, in your own words."),
             "repo": option(
-                "Where: outcomes there count more.", "repository", metavar="PATH|URL", turn=named_repository
+                "The repository; its own outcomes count more.", "repository", metavar="PATH|URL", turn=named_repository
             ),
             "role": option(f"{ROLES}."),
-            "profile": option("A model profile to weigh; may be repeated.", "model_profiles"),
-            "agents": option("A number of agents to weigh; may be repeated."),
+            "profile": option("A model profile to compare; may be repeated.", "model_profiles"),
+            "agents": option("A number of agents to compare; may be repeated."),
         },
         before=with_profiles,
         view=show_recommendation,
@@ -206,9 +209,9 @@ ROWS: Mapping[str, TableRow] = {
     "context stories": TableRow(
         rpc=f"{_CONTEXT}.ListStories",
         takes={
-            "case": option("Only those of this case.", "case_id", metavar="ID"),
-            "phase": option(f"Only those in this phase: {PHASES}. May be given again.", "phases"),
-            "limit": option("How many to show at most.", "page_size", min=1, default=50),
+            "case": option("Only stories of this case.", "case_id", metavar="ID"),
+            "phase": option(f"Only stories in this phase: {PHASES}. May be repeated.", "phases"),
+            "limit": option("Most stories to show.", "page_size", min=1, default=50),
         },
         pages="stories",
         json=lambda answer: {
@@ -224,7 +227,7 @@ ROWS: Mapping[str, TableRow] = {
             "title": _TITLE,
             "description": option(_WANTED, "story.description"),
             "criterion": option(f"{_CRITERION}.", "story.acceptance_criteria"),
-            "case": option("The larger undertaking that it belongs to.", "story.case_id", metavar="ID"),
+            "case": option("The larger project that it belongs to.", "story.case_id", metavar="ID"),
             "phase": option(f"{PHASES}. Default: plan.", "story.phase"),
         },
         line="story {story[story_id]} is in phase {story[phase]} (version {version})",
@@ -235,9 +238,9 @@ ROWS: Mapping[str, TableRow] = {
             "story_id": _STORY,
             "task_id": argument("The task's id.", "task.task_id", metavar="TASK"),
             "title": _TITLE,
-            "description": option("What is to be done.", "task.description"),
-            "role": option(f"{ROLES}. Default: anybody's.", "task.role"),
-            "after": option("A task of the story that comes first.", "task.depends_on", metavar="TASK"),
+            "description": option("The task in more words.", "task.description"),
+            "role": option(f"{ROLES}. Default: any role.", "task.role"),
+            "after": option("A task of the story that must be done first.", "task.depends_on", metavar="TASK"),
             "expect": _EXPECT,
         },
         line="task {task[task_id]} is in story {task[story_id]} (version {version})",
@@ -247,14 +250,16 @@ ROWS: Mapping[str, TableRow] = {
         takes={
             "decision_id": argument("The decision's id.", "decision.decision_id", metavar="DECISION"),
             "title": _TITLE,
-            "story": option("The story it is for. Default: the whole project.", "decision.story_id", metavar="ID"),
+            "story": option(
+                "The story that it applies to. Default: the whole project.", "decision.story_id", metavar="ID"
+            ),
             "why": option("The reason.", "decision.rationale"),
-            "instead_of": option("What was not chosen.", "decision.alternatives", metavar="TEXT"),
-            "supersedes": option("The decision whose place it takes.", "decision.supersedes", metavar="DECISION"),
-            "role": option(f"Whom it matters to: {ROLES}. Default: everybody.", "decision.roles"),
+            "instead_of": option("A rejected alternative.", "decision.alternatives", metavar="TEXT"),
+            "supersedes": option("The decision that it replaces.", "decision.supersedes", metavar="DECISION"),
+            "role": option(f"A role that it concerns: {ROLES}. Default: all.", "decision.roles"),
             "affects": option("A task that it affects.", "decision.task_ids", metavar="TASK"),
             "proposed": option(
-                "It does not hold yet.",
+                "Only propose it; it is not in force yet.",
                 "decision.state",
                 kind=bool,
                 turn=lambda proposed: "proposed" if proposed else "accepted",
@@ -267,8 +272,8 @@ ROWS: Mapping[str, TableRow] = {
         rpc=f"{_CONTEXT}.TransitionPhase",
         takes={
             "story_id": _STORY,
-            "phase": argument(PHASES, metavar="PHASE"),
-            "reason": option("Why; needed on the way back."),
+            "phase": argument(f"{PHASES}.", metavar="PHASE"),
+            "reason": option("The reason; required to move back."),
             "expect": _EXPECT,
         },
         line="story {story[story_id]}: {previous} -> {story[phase]} (version {version})",
@@ -278,11 +283,11 @@ ROWS: Mapping[str, TableRow] = {
         takes={
             "story_id": argument("The story's id.", metavar="[STORY]", default=""),
             "case": option("All stories of a case.", "case_id", metavar="ID"),
-            "task": option("One task.", "task_id", metavar="ID"),
-            "role": option(f"As this role gets it: {ROLES}."),
-            "phase": option(f"For this phase: {PHASES}. Default: the story's."),
-            "query": option("What it is for; what is nearest to it goes first."),
-            "tokens": option("The most it may take. Default: the server's.", "token_budget", min=0),
+            "task": option("Only this task.", "task_id", metavar="ID"),
+            "role": option(f"The context of this role: {ROLES}."),
+            "phase": option(f"The context of this phase: {PHASES}. Default: the story's."),
+            "query": option("The purpose; the most relevant parts come first."),
+            "tokens": option("Most tokens. Default: the server's.", "token_budget", min=0),
             "namespace": option(
                 "Memories to recall: fleet, agent:…, repository:….",
                 "namespaces",
@@ -295,8 +300,8 @@ ROWS: Mapping[str, TableRow] = {
     "context relations": TableRow(
         rpc=f"{_CONTEXT}.GetGraphRelationships",
         takes={
-            "node": argument("<kind>:<id>, the kind one of case, story, task, decision, execution, commit, file."),
-            "depth": option("How many relations away to go.", min=1, max=5, default=1),
+            "node": argument("<kind>:<id>; kinds are case, story, task, decision, execution, commit, file."),
+            "depth": option("Maximum distance, in relations.", min=1, max=5, default=1),
             "kind": option("Only relations of this kind, such as depends_on.", "kinds"),
         },
         pages="relations",
@@ -309,25 +314,25 @@ ROWS: Mapping[str, TableRow] = {
             "story_id": argument(
                 "The story's id; without one, a decision of the whole project.", metavar="[STORY]", default=""
             ),
-            "task": option("One of its tasks.", "task_id", metavar="ID"),
-            "decision": option("One of its decisions.", "decision_id", metavar="ID"),
+            "task": option("A task of the story to change.", "task_id", metavar="ID"),
+            "decision": option("A decision to change.", "decision_id", metavar="ID"),
             "accept": option(
-                "From now on the decision holds.",
+                "Put the proposed decision in force.",
                 "decision_state",
                 kind=bool,
                 turn=lambda accept: "accepted" if accept else "",
             ),
-            "title": option("In a line."),
+            "title": option("A title of one line."),
             "description": option(_WANTED),
             "criterion": option(f"{_CRITERION}; replaces all.", "acceptance_criteria.values"),
             "note": option("A note; an empty one is removed.", "notes", metavar="K=V"),
-            "state": option("Of a task: open, in_progress, done or dropped."),
+            "state": option("The state of a task: open, in_progress, done or dropped."),
             "role": option(
-                "Of a task: DEV, QA, ARCHITECT, DEVOPS, DATA, or anybody for everybody's.",
+                "The role of a task: DEV, QA, ARCHITECT, DEVOPS, DATA, or anybody for any role.",
                 turn=lambda role: "" if role and role.strip().lower() == "anybody" else role or None,
             ),
-            "after": option("A task that comes before this one; replaces all.", "depends_on.values", metavar="TASK"),
-            "first": option("No task comes before this one.", kind=bool),
+            "after": option("A task that must be done first; replaces all.", "depends_on.values", metavar="TASK"),
+            "first": option("No other task must be done first.", kind=bool),
             "expect": _EXPECT,
         },
         before=with_first,
@@ -336,7 +341,7 @@ ROWS: Mapping[str, TableRow] = {
     "memory add": TableRow(
         rpc=f"{_CONTEXT}.AddFact",
         takes={
-            "text": argument("What to remember."),
+            "text": argument("The fact."),
             "namespace": option(
                 "fleet, agent:<id> or repository:<name>.", words="--namespace -n", metavar="NAME", default="fleet"
             ),
@@ -347,16 +352,16 @@ ROWS: Mapping[str, TableRow] = {
     "memory recall": TableRow(
         rpc=f"{_CONTEXT}.Recall",
         takes={
-            "query": argument("What to look for, in words."),
+            "query": argument("The question, in words."),
             **_MEMORIES,
-            "limit": option("At most so many.", min=1, max=100, default=10),
+            "limit": option("Most memories to show.", min=1, max=100, default=10),
         },
         view=show_recollections,
     ),
     "memory clear": TableRow(
         rpc=f"{_CONTEXT}.ClearMemory",
         takes={
-            "memory_ids": argument("Only these.", metavar="[ID]...", default=()),
+            "memory_ids": argument("Only memories with these ids.", metavar="[ID]...", default=()),
             **_MEMORIES,
             "everywhere": option("In all namespaces."),
         },

@@ -4,6 +4,6 @@
 images and manifests use these names.
 """
 
-from swe_ai_fleet.extensions import Extension
+from swe_ai_fleet.extension_registry import Extension
 
 EXTENSION = Extension(executor="fleet:open_job_fleet", settings="settings:RunnerSettings", programs=("workers",))

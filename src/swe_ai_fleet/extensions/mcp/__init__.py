@@ -1,6 +1,6 @@
 """The Model Context Protocol: the fleet as tools for editors, and tools of servers for its agents."""
 
-from swe_ai_fleet.extensions import Extension, entry
+from swe_ai_fleet.extension_registry import Extension, entry
 
 EXTENSION = Extension(
     tools="client:McpPack",

@@ -15,7 +15,7 @@ from swe_ai_fleet.settings import Settings
 def mcp(
     *,
     allow_approve: Annotated[
-        bool, typer.Option("--allow-approve", help="Let the client answer approvals, and waive them.")
+        bool, typer.Option("--allow-approve", help="Let the client answer approvals, or waive them.")
     ] = False,
     server: Server = "",
     token: Token = "",

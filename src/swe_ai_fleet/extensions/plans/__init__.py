@@ -6,7 +6,7 @@ of callers, `drive` drives the executions that they start.
 
 from functools import partial
 
-from swe_ai_fleet.extensions import Extension, entry
+from swe_ai_fleet.extension_registry import Extension, entry
 
 _row = partial(entry, "extensions.plans.commands")
 

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from swe_ai_fleet.extensions import Extension, entry
+from swe_ai_fleet.extension_registry import Extension, entry
 
 if TYPE_CHECKING:
     from swe_ai_fleet.extensions.webhooks.webhook import InvalidSignature, verify
@@ -22,7 +22,7 @@ EXTENSION = Extension(
         "webhooks list": entry("extensions.webhooks.commands", "Show all webhooks.", "fleet webhooks list"),
         "webhooks remove": entry(
             "extensions.webhooks.commands",
-            "Delete a webhook; its pending notifications are not sent any more.",
+            "Delete a webhook; its pending notifications are not sent.",
             "fleet webhooks remove ci",
         ),
         "webhooks test": entry(

@@ -114,14 +114,14 @@ ROWS: Mapping[str, TableRow] = {
             ),
             "form": option("json, slack, discord or telegram.", "format", words="--format", default="json"),
             "task": option("Only tasks with this prefix of their ids.", "filter.task_id_prefix", metavar="PREFIX"),
-            "role": option("Only this role.", "filter.roles"),
+            "role": option("Only executions of this role.", "filter.roles"),
             "status": option(
                 "Only executions with this final status: completed, failed, no_winner, …", "filter.statuses"
             ),
-            "parts": option("Subtasks and nodes of workflows too.", "filter.include_parts"),
-            "name": option("Its id. Default: from URL and events.", "webhook_id", words="--id", metavar="ID"),
+            "parts": option("Also subtasks and nodes of workflows.", "filter.include_parts"),
+            "name": option("The webhook's id. Default: from URL and events.", "webhook_id", words="--id", metavar="ID"),
             "secret_variable": option(
-                "An environment variable with its secret, whsec_…. Default: a random secret.",
+                "An environment variable with the secret, whsec_…. Default: a random secret.",
                 "secret",
                 metavar="NAME",
                 turn=secret_of,
@@ -150,7 +150,7 @@ ROWS: Mapping[str, TableRow] = {
     ),
     "webhooks deliveries": TableRow(
         rpc=f"{_SERVICE}.ListDeliveries",
-        takes={"name": _WEBHOOK, "limit": option("Most of them.", min=1, max=50, default=20)},
+        takes={"name": _WEBHOOK, "limit": option("Most deliveries to show.", min=1, max=50, default=20)},
         view=show_deliveries,
     ),
 }

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from swe_ai_fleet.extensions import Extension, entry
+from swe_ai_fleet.extension_registry import Extension, entry
 
 _HOMES = {
     **dict.fromkeys(

@@ -10,7 +10,7 @@ from swe_ai_fleet.domain.workflow import NodeStatus as NodeStatus
 from swe_ai_fleet.domain.workflow import NodeType as NodeType
 from swe_ai_fleet.domain.workflow import Workflow as Workflow
 from swe_ai_fleet.domain.workflow import WorkflowInput as WorkflowInput
-from swe_ai_fleet.extensions import Extension
+from swe_ai_fleet.extension_registry import Extension
 from swe_ai_fleet.extensions.workflows.documents import InvalidWorkflow as InvalidWorkflow
 from swe_ai_fleet.extensions.workflows.documents import WorkflowFault as WorkflowFault
 from swe_ai_fleet.extensions.workflows.executor import WorkflowExecutor as WorkflowExecutor

@@ -79,7 +79,7 @@ class WorkflowOrder:
             metavar="SECONDS",
         ),
     ] = 0
-    memory: Annotated[bool, option("Give agents memories, and remember outcomes.", "memory")] = False
+    memory: Annotated[bool, option("Give agents memories, and store outcomes.", "memory")] = False
     detach: Annotated[bool, option("Only submit it; `fleet watch` shows it.")] = False
     name: str = field(default_factory=lambda: secrets.token_hex(3))
 
@@ -175,7 +175,7 @@ ROWS: Mapping[str, TableRow] = {
             "action": argument("pause, step or continue."),
             "node": option("For step: the node to release. Default: all paused ones.", "node_id"),
             "by": option(
-                "Who steers, for the log. Default: you.",
+                "The name of the person who steers, for the log. Default: you.",
                 words="--as",
                 metavar="NAME",
                 turn=lambda name: name or options.caller_name(),

@@ -197,7 +197,7 @@ class FleetNodes:
         if before != child.execution_id:
             await self.cancel((before,), "it timed out")
         self._under_way[node_id] = child.execution_id
-        state = await self.work.parts.wait(self.work.task.tenant, await self.work.parts.begin(child, base))
+        state = await self.work.children.wait(self.work.task.tenant, await self.work.children.begin(child, base))
         del self._under_way[node_id]
         self.spent += state.usage
         if state.status is not ExecutionStatus.COMPLETED:
@@ -288,4 +288,4 @@ class FleetNodes:
         """Cancel executions; those that never began or have ended are skipped."""
         for name in executions:
             with suppress(NotFound):
-                await self.work.parts.cancel(self.work.task.tenant, name, reason)
+                await self.work.children.cancel(self.work.task.tenant, name, reason)

@@ -79,7 +79,7 @@ class NodeResults:
         """Load the commits of node executions that ended under an earlier driver."""
         for node_id, update in self.known.items():
             if update.status is NodeStatus.COMPLETED and update.execution_id and node_id not in self._commits:
-                state = await self.work.parts.wait(self.work.task.tenant, update.execution_id)
+                state = await self.work.children.wait(self.work.task.tenant, update.execution_id)
                 commit = await self._commit_of(state)
                 if commit is not None:
                     self._commits[node_id] = commit

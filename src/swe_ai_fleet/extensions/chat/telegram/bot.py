@@ -12,18 +12,16 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 import structlog
 
 from swe_ai_fleet.conversations.pages import escaped, unmarked
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, PreconditionFailed, Unavailable
+from swe_ai_fleet.extensions.chat.telegram.answers import FleetAnswers
 from swe_ai_fleet.extensions.chat.telegram.api import BotApi, MessageRefused, TelegramUpdate, TooFast
 from swe_ai_fleet.following import waits
 from swe_ai_fleet.ports import KeyValue
-
-if TYPE_CHECKING:
-    from swe_ai_fleet.extensions.chat.telegram.commands import FleetAnswers
 
 TELEGRAM_BUCKET = "TELEGRAM"
 _OFFSET, _REFUSED, _INBOX = "offset", "refused", "inbox"

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from contextlib import AsyncExitStack, aclosing
+from contextlib import AsyncExitStack
 
-from fleet.conversation.v1 import conversation_pb2 as pb
-from swe_ai_fleet.cli.client import Calls
 from swe_ai_fleet.cli.edge import run_command
 from swe_ai_fleet.cli.options import Server, Token
 from swe_ai_fleet.cli.place import fleet_client, nats_of
-from swe_ai_fleet.cli.screen import CommandFault, Exit, Screen, interrupts
-from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, PreconditionFailed, Unavailable
-from swe_ai_fleet.extensions.chat.commands import SEND_SECONDS, end_conversation
+from swe_ai_fleet.cli.screen import Exit, Screen, interrupts
+from swe_ai_fleet.domain.errors import InvalidRequest
+from swe_ai_fleet.extensions.chat.telegram.answers import FleetAnswers
 from swe_ai_fleet.extensions.chat.telegram.api import BotApi
 from swe_ai_fleet.extensions.chat.telegram.bot import TELEGRAM_BUCKET, TelegramBot
 from swe_ai_fleet.runtime.factories import connect_log
@@ -43,42 +40,6 @@ async def serve(screen: Screen, settings: Settings, *, server: str, token: str) 
     return Exit.ACCEPTED
 
 
-class FleetAnswers:
-    """Answers a bot's messages through a fleet's chats."""
-
-    def __init__(self, calls: Calls) -> None:
-        self._calls = calls
-
-    async def answer(self, session_id: str, text: str, *, message_id: str, seen: bool) -> Sequence[str]:
-        """The answer in pages of MarkdownV2; the same message_id again gives the same answer.
-
-        `seen` says whether the last answer was sent before the message was written; if not, a yes cannot mean it.
-        Raises InvalidRequest, PreconditionFailed (the session is busy), Unavailable, and any other FleetError.
-        """
-        request = pb.SendRequest(
-            session_id=session_id,
-            text=text,
-            channel=pb.CHANNEL_TELEGRAM,
-            message_id=message_id,
-            seen_turn=None if seen else 0,
-        )
-        try:
-            async with aclosing(self._calls.stream("Send", request, pb.SendResponse, seconds=SEND_SECONDS)) as updates:
-                async for update in updates:
-                    if update.WhichOneof("update") == "answer":
-                        return tuple(update.answer.pages)
-        except CommandFault as fault:
-            raise _fault(fault) from fault
-        raise Unavailable("the fleet ended the call without an answer")
-
-    async def forget(self, session_id: str) -> None:
-        """End a session. Raises FleetError."""
-        try:
-            await end_conversation(self._calls, session_id)
-        except CommandFault as fault:
-            raise _fault(fault) from fault
-
-
 def allowed_chats(text: str) -> frozenset[int]:
     """The ids of the served chats. Raises InvalidRequest for an empty list and for a malformed id."""
     chats: set[int] = set()
@@ -93,15 +54,6 @@ def allowed_chats(text: str) -> frozenset[int]:
             hint="set FLEET_TELEGRAM_CHATS to the ids of yours; the bot tells an unknown chat its id",
         )
     return frozenset(chats)
-
-
-def _fault(fault: CommandFault) -> FleetError:
-    if fault.exit_code is Exit.UNAVAILABLE or fault.exit_code is Exit.STOPPED:
-        return Unavailable(fault.message, hint=fault.hint)
-    if fault.field in ("text", "session_id"):
-        kind = InvalidRequest if fault.field == "text" else PreconditionFailed
-        return kind(fault.message, field=fault.field)
-    return FleetError(fault.message, field=fault.field, hint=fault.hint)
 
 
 def telegram(*, server: Server = "", token: Token = "") -> None:
