@@ -44,7 +44,7 @@ class Extension:
     it is asked for: `fleet` loads no servers, and servers load no commands.
 
     Attributes:
-        services: Opens a gRPC service that the orchestrator serves: `open_service(stack)`, a context that yields a
+        services: Opens a gRPC service that the orchestrator serves: `open_service(deps)`, a context that yields a
             `services.grpc_server.Service`.
         groups: What the help says of words that other words of its commands follow.
         commands: What `fleet` has of it, by the words.
@@ -52,7 +52,7 @@ class Extension:
         context: What serves the context service: `services.context.OpenContext`.
         knowledge: What agents, plan sessions and programs ask of it: `swe_ai_fleet.runtime.knowledge.Knowledge`.
         executor: Where agents run with `FLEET_EXECUTOR=kubernetes`: `open_fleet(log)`, a context that yields a
-            `swe_ai_fleet.runtime.stack.AgentFleet`.
+            `swe_ai_fleet.runtime.service_deps.AgentFleet`.
         tools: A family of tools: a `swe_ai_fleet.tools.pack.ToolPack`.
         harnesses: The way to agents at endpoints `acp:NAME`: `open(settings, access)`, which gives a
             `swe_ai_fleet.agents.external_agent.OutsideAgent`.

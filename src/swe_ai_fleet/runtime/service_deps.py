@@ -1,4 +1,7 @@
-"""Composes everything below the gRPC server: NATS, Ray, the fleet, executions."""
+"""The service dependencies from settings: what the gRPC services of one orchestrator process share.
+
+NATS, Ray, the fleet, executions; beside `RunDeps` (a run) and `ExecutionDeps` (an execution).
+"""
 
 from __future__ import annotations
 
@@ -63,8 +66,8 @@ class AgentFleet(Fleet, Measurable, NodeCaches, Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stack:
-    """The parts of an orchestrator. `settings` have the actual addresses."""
+class ServiceDeps:
+    """What the services of an orchestrator process share. `settings` have the actual addresses."""
 
     settings: Settings
     executions: Executions
@@ -133,9 +136,9 @@ async def _context(service: ContextClient) -> Component:
 
 
 @asynccontextmanager
-async def open_stack(
+async def open_service_deps(
     state: State, rules: Rules | None = None, *, signer: HeadSigner | None = None
-) -> AsyncGenerator[Stack]:
+) -> AsyncGenerator[ServiceDeps]:
     """Connect to the services in the settings and drive executions, until the context ends. Ray must be started.
 
     `rules` are each tenant's rules; None: only those of the fleet. `signer` signs the heads of agents' audit chains;
@@ -242,7 +245,7 @@ async def open_stack(
         view = await stack.enter_async_context(
             open_fleet_view(settings, replicas=replicas, fleet=fleet, log=log, room=room, model=model, stored=stored)
         )
-        yield Stack(
+        yield ServiceDeps(
             settings=settings,
             executions=executions,
             councils=councils,
