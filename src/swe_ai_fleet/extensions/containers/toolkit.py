@@ -13,6 +13,7 @@ from pydantic import Field
 
 from swe_ai_fleet.domain.json_values import is_list, is_mapping
 from swe_ai_fleet.domain.task import Role, Task
+from swe_ai_fleet.domain.text import counted
 from swe_ai_fleet.domain.tool import Risk, ToolResult
 from swe_ai_fleet.extensions.containers import building, containers
 from swe_ai_fleet.extensions.containers.containers import (
@@ -359,7 +360,6 @@ class ContainerPack(ToolPack):
     """The engine that makes agents' containers; where settings name none, they get none."""
 
     kit = DockerTool
-    before = "http"
     shown = {Role.DEVOPS: frozenset({"docker_build", "docker_run", "docker_logs", "docker_ps"})}  # noqa: RUF012
 
     def __init__(self, settings: Settings) -> None:
@@ -382,4 +382,6 @@ class ContainerPack(ToolPack):
             removed = await reap(self.policy, executions=executions)
         except ToolFailure as fault:
             raise ToolFailure(fault.message, hint="start the engine, or leave FLEET_DOCKER out") from None
-        return str(removed) if removed != RemovedObjects() else ""
+        counts = {"container": removed.containers, "image": removed.images}
+        words = [counted(count, noun) for noun, count in counts.items() if count]
+        return ", ".join((*words, *(f"not {failure}" for failure in removed.failures)))
