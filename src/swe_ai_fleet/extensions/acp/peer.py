@@ -13,7 +13,7 @@ from contextlib import suppress
 from swe_ai_fleet.agents.external_agent import AgentFault
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.json_values import integer, json_object, mapping, string
-from swe_ai_fleet.sandbox.interactive import InteractiveProcess
+from swe_ai_fleet.sandbox.interactive import InteractiveProcess, LongLineError
 
 Parameters = Mapping[str, object]
 
@@ -30,8 +30,6 @@ START_SECONDS = 180.0
 """The time limit until a harness has a session: a large one takes tens of seconds to load for the first time."""
 NAME_CHARS = 100
 METHOD_NOT_FOUND, INVALID_PARAMETERS, FAILED = -32601, -32602, -32603
-_CHUNK = 64 * 1024
-_EXIT_SECONDS = 2.0
 _MAX_ERROR_CHARS = 600
 
 
@@ -108,7 +106,7 @@ class Peer:
         except AgentFault:
             await self._process.kill()
             raise
-        raise AgentFault(await self._ending())
+        raise AgentFault(f"the agent's program {await self._process.ending()}")
 
     def _finished(self, task: asyncio.Task[None]) -> None:
         """Fail the pending requests if a task of the connection has failed."""
@@ -121,19 +119,15 @@ class Peer:
                 answer.set_exception(fault)
 
     async def _read_messages(self) -> None:
-        buffer = bytearray()
-        while data := await self._process.stdout.read(_CHUNK):
-            self._bytes += len(data)
-            if self._bytes > MAX_BYTES:
-                raise AgentFault(f"the agent wrote more than {MAX_BYTES} bytes, and was stopped")
-            searched, start = len(buffer), 0
-            buffer += data
-            while (end := buffer.find(b"\n", max(start, searched))) >= 0:
-                await self._take(bytes(buffer[start:end]))
-                start = end + 1
-            del buffer[:start]
-            if len(buffer) > MAX_MESSAGE_BYTES:
-                raise AgentFault(f"the agent sent a message of more than {MAX_MESSAGE_BYTES} bytes, and was stopped")
+        try:
+            async for line in self._process.lines(max_bytes=MAX_MESSAGE_BYTES):
+                self._bytes += len(line) + 1
+                if self._bytes > MAX_BYTES:
+                    raise AgentFault(f"the agent wrote more than {MAX_BYTES} bytes, and was stopped")
+                await self._take(line)
+        except LongLineError:
+            fault = f"the agent sent a message of more than {MAX_MESSAGE_BYTES} bytes, and was stopped"
+            raise AgentFault(fault) from None
 
     async def _take(self, line: bytes) -> None:
         message = json_object(line)
@@ -179,16 +173,6 @@ class Peer:
         except RequestRefused as refused:
             answer = {"error": {"code": refused.code, "message": refused.message}}
         await self._send({"id": number, **answer})
-
-    async def _ending(self) -> str:
-        """The reason why the program sends nothing more."""
-        try:
-            async with asyncio.timeout(_EXIT_SECONDS):
-                ending = f"the agent's program ended with exit code {await self._process.wait()}"
-        except TimeoutError:
-            ending = "the agent's program closed its output"
-        last_output = self._process.errors().text().strip()[-_MAX_ERROR_CHARS:]
-        return f"{ending}; its last output: {last_output}" if last_output else ending
 
 
 async def open_session(peer: Peer, directory: str) -> tuple[str, str]:

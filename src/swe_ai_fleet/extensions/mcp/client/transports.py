@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import re
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator
 from contextlib import suppress
 from pathlib import Path
 from typing import Self
@@ -29,13 +28,14 @@ from mcp.types.jsonrpc import jsonrpc_message_adapter
 from pydantic import ValidationError
 
 from swe_ai_fleet.extensions.mcp.client.listing import McpServer
-from swe_ai_fleet.sandbox.interactive import InteractiveCommand, InteractiveProcess
+from swe_ai_fleet.sandbox.interactive import InteractiveCommand, InteractiveProcess, LongLineError
 from swe_ai_fleet.sandbox.policy import SandboxPolicy
 from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
 from swe_ai_fleet.tools.http_transport import GuardedTransport, HttpPolicy, parse_url, port_of
 
 MAX_MESSAGE_BYTES = 4 * 1024 * 1024
 """The longest message a server may send."""
+_LONG_MESSAGE = f"it sent a message of more than {MAX_MESSAGE_BYTES} bytes"
 
 # What a server may send that answers none of our requests, between two answers.
 MAX_UNASKED_MESSAGES = 10_000
@@ -169,11 +169,8 @@ def _encoded(message: JSONRPCMessage) -> bytes:
     return message.model_dump_json(by_alias=True, exclude_unset=True).encode()
 
 
-_CHUNK = 64 * 1024
 # A server that does not read fills its pipe and then this; a notification beyond it is dropped, a request waits.
 _UNREAD_BYTES = 1024 * 1024
-_EXIT_SECONDS = 1.0
-_SHOWN_ERRORS = 600
 
 
 class StdioWire(Wire):
@@ -216,38 +213,16 @@ class StdioWire(Wire):
 
     async def _read(self) -> None:
         try:
-            async for line in _lines(self._process.stdout):
+            async for line in self._process.lines(max_bytes=MAX_MESSAGE_BYTES):
                 if line.strip():
                     self.inbox.accept(line)
+        except LongLineError:
+            self.inbox.end(f"{_LONG_MESSAGE} and was stopped")
         except FloodError as flood:
             self.inbox.end(f"{flood} and was stopped")
-            await self._process.kill()
-            return
-        try:
-            async with asyncio.timeout(_EXIT_SECONDS):
-                ending = f"it ended with exit code {await self._process.wait()}"
-        except TimeoutError:
-            ending = "it closed its output"
-        last_output = self._process.errors().text().strip()[-_SHOWN_ERRORS:]
-        self.inbox.end(f"{ending}; its last output: {last_output}" if last_output else ending)
+        else:
+            self.inbox.end(f"it {await self._process.ending()}")
         await self._process.kill()
-
-
-async def _lines(stream: asyncio.StreamReader) -> AsyncGenerator[bytes]:
-    """The lines of a stream, none held that is longer than a message may be. Raises FloodError."""
-    buffer = bytearray()
-    while data := await stream.read(_CHUNK):
-        searched = len(buffer)
-        buffer += data
-        start = 0
-        while (end := buffer.find(b"\n", max(start, searched))) >= 0:
-            yield bytes(buffer[start:end])
-            start = end + 1
-        del buffer[:start]
-        if len(buffer) > MAX_MESSAGE_BYTES:
-            raise FloodError(f"it sent a message of more than {MAX_MESSAGE_BYTES} bytes")
-    if buffer:
-        yield bytes(buffer)
 
 
 _SESSION = "mcp-session-id"
@@ -373,7 +348,7 @@ class HttpWire(Wire):
         async for part in response.aiter_raw():
             received += part
             if len(received) > MAX_MESSAGE_BYTES:
-                raise FloodError(f"it sent a message of more than {MAX_MESSAGE_BYTES} bytes")
+                raise FloodError(_LONG_MESSAGE)
         self.inbox.accept(bytes(received))
         if not self.inbox.is_settled(message.id):
             status = _STATUS.get(response.status_code, f"HTTP {response.status_code}")
