@@ -202,7 +202,7 @@ def _useless(kits: Mapping[str, Toolkit], access: ToolAccess, task: Task, *, net
         PROPOSE: task.approval is ApprovalPolicy.PLAN,
         **dict.fromkeys(REMOTE_OPERATIONS, bool(access.remotes)),
         **dict.fromkeys(RUNNERS, False),
-        **dict.fromkeys(frozenset[str]().union(*(pack.useless for pack in access.packs)), False),
+        **{name: False for pack in access.packs for name in pack.useless},
     }
     return frozenset(
         spec.name for spec in _specs(kits.values()) if not of_use.get(spec.name, of_use.get(spec.tool, True))

@@ -102,7 +102,15 @@ class Peer:
     async def _read(self) -> None:
         """Read until the program ends; an end while the connection is open is a fault."""
         try:
-            await self._read_messages()
+            async for line in self._process.lines(max_bytes=MAX_MESSAGE_BYTES):
+                self._bytes += len(line) + 1
+                if self._bytes > MAX_BYTES:
+                    raise AgentFault(f"the agent wrote more than {MAX_BYTES} bytes, and was stopped")
+                await self._take(line)
+        except LongLineError:
+            await self._process.kill()
+            fault = f"the agent sent a message of more than {MAX_MESSAGE_BYTES} bytes, and was stopped"
+            raise AgentFault(fault) from None
         except AgentFault:
             await self._process.kill()
             raise
@@ -117,17 +125,6 @@ class Peer:
         for answer in self._replies.values():
             if not answer.done():
                 answer.set_exception(fault)
-
-    async def _read_messages(self) -> None:
-        try:
-            async for line in self._process.lines(max_bytes=MAX_MESSAGE_BYTES):
-                self._bytes += len(line) + 1
-                if self._bytes > MAX_BYTES:
-                    raise AgentFault(f"the agent wrote more than {MAX_BYTES} bytes, and was stopped")
-                await self._take(line)
-        except LongLineError:
-            fault = f"the agent sent a message of more than {MAX_MESSAGE_BYTES} bytes, and was stopped"
-            raise AgentFault(fault) from None
 
     async def _take(self, line: bytes) -> None:
         message = json_object(line)
