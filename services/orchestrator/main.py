@@ -43,7 +43,7 @@ from swe_ai_fleet.runtime.local_ray import ray_started, ray_watched
 from swe_ai_fleet.runtime.nats_server import State, open_state
 from swe_ai_fleet.runtime.private_files import stored_token, write_private
 from swe_ai_fleet.runtime.run_deps import council_models
-from swe_ai_fleet.runtime.stack import Stack, open_stack
+from swe_ai_fleet.runtime.service_deps import ServiceDeps, open_service_deps
 from swe_ai_fleet.runtime.tool_services import secret_mask
 from swe_ai_fleet.settings import Settings, unknown_names
 from swe_ai_fleet.telemetry import configure_logging, open_telemetry, own_telemetry
@@ -193,62 +193,62 @@ async def open_fleet(
         ray_started(state.settings),
         phases.done("Ray"),
         _with_context(state, token, access) as state,
-        open_stack(state, rules_of(access), signer=keys.signing) as stack,
-        fleet_metrics(telemetry, stack),
-        Derivations(fleet=stack.executions.fleet, log=stack.log, workspaces=stack.workspaces) as derivations,
+        open_service_deps(state, rules_of(access), signer=keys.signing) as deps,
+        fleet_metrics(telemetry, deps),
+        Derivations(fleet=deps.executions.fleet, log=deps.log, workspaces=deps.workspaces) as derivations,
     ):
         planning = PlanningEvents(
-            executions=stack.executions,
+            executions=deps.executions,
             derivations=derivations,
-            store=await stack.log.bucket(PLANNING_BUCKET, ttl_seconds=PLANNING_KEPT_SECONDS),
+            store=await deps.log.bucket(PLANNING_BUCKET, ttl_seconds=PLANNING_KEPT_SECONDS),
         )
         councils = CouncilCalls(
-            store=stack.councils, states=stack.executions.projection.unfinished, models=council_models(stack.settings)
+            store=deps.councils, states=deps.executions.projection.unfinished, models=council_models(deps.settings)
         )
         servicer = OrchestratorServicer(
-            executions=stack.executions,
-            blobs=stack.log,
-            log=stack.log,
-            components=stack.components,
-            watch_live=stack.log.watch_live,
+            executions=deps.executions,
+            blobs=deps.log,
+            log=deps.log,
+            components=deps.components,
+            watch_live=deps.log.watch_live,
             councils=councils,
             uploads=Uploads(
-                workspaces=stack.workspaces,
-                blobs=stack.log,
-                max_bytes=stack.settings.upload_max_bytes,
-                check_room=stack.executions.check_storage,
+                workspaces=deps.workspaces,
+                blobs=deps.log,
+                max_bytes=deps.settings.upload_max_bytes,
+                check_room=deps.executions.check_storage,
             ),
-            metrics=Metrics(meter=stack.meter, councils=councils.counts),
-            fleet=FleetStatuses(executions=stack.executions, view=stack.view, drains=stack.drains),
+            metrics=Metrics(meter=deps.meter, councils=councils.counts),
+            fleet=FleetStatuses(executions=deps.executions, view=deps.view, drains=deps.drains),
             derivations=derivations,
             planning=planning,
-            erasures=stack.erasures,
+            erasures=deps.erasures,
             audit_keys=keys.public,
-            contexts=TaskContexts(source=stack.context, executions=stack.executions, workspaces=stack.workspaces)
-            if stack.context
+            contexts=TaskContexts(source=deps.context, executions=deps.executions, workspaces=deps.workspaces)
+            if deps.context
             else None,
         )
         async with (
-            open_services(stack) as others,
+            open_services(deps) as others,
             serve_grpc(
                 [service_of(servicer), *others],
                 settings.listen,
                 access,
-                stack.ready,
+                deps.ready,
                 tls=server_tls(settings),
                 probe_listen=settings.probe_listen,
             ) as address,
-            open_intake(stack.log, stack.executions, planning, known=partial(knows, access)),
-            _with_gateway(stack, address, token, access) as http,
+            open_intake(deps.log, deps.executions, planning, known=partial(knows, access)),
+            _with_gateway(deps, address, token, access) as http,
             phases.done("services"),
         ):
             running = RunningFleet(
                 address=address,
                 token=token,
-                nats_url=stack.settings.nats_url,
-                nats_token=stack.settings.nats_token,
-                context=target(stack.settings.context_url),
-                context_token=stack.settings.context_token,
+                nats_url=deps.settings.nats_url,
+                nats_token=deps.settings.nats_token,
+                context=target(deps.settings.context_url),
+                context_token=deps.settings.context_token,
                 http=http,
                 metrics=telemetry.metrics_url,
                 tls=channel_tls(settings, own_address(settings, address)),
@@ -265,10 +265,10 @@ async def open_fleet(
 
 
 @asynccontextmanager
-async def open_services(stack: Stack) -> AsyncGenerator[Sequence[Service]]:
+async def open_services(deps: ServiceDeps) -> AsyncGenerator[Sequence[Service]]:
     """The services of all extensions, until the context ends."""
     async with AsyncExitStack() as opened:
-        yield [await opened.enter_async_context(open_service(stack)) for open_service in load_parts("services")]
+        yield [await opened.enter_async_context(open_service(deps)) for open_service in load_parts("services")]
 
 
 @asynccontextmanager
@@ -296,19 +296,19 @@ async def _with_context(state: State, token: str, access: Authenticator) -> Asyn
 
 
 @asynccontextmanager
-async def _with_gateway(stack: Stack, address: str, token: str, access: Authenticator) -> AsyncGenerator[str]:
+async def _with_gateway(deps: ServiceDeps, address: str, token: str, access: Authenticator) -> AsyncGenerator[str]:
     """The base URL of a gateway in this process; empty if the settings turn it off."""
-    settings = stack.settings.model_copy(
+    settings = deps.settings.model_copy(
         update={
-            "orchestrator_url": own_address(stack.settings, address),
+            "orchestrator_url": own_address(deps.settings, address),
             "orchestrator_token": token,
-            "http_listen": stack.settings.http_listen_beside_models,
+            "http_listen": deps.settings.http_listen_beside_models,
         }
     )
     if not settings.http_address:
         yield ""
         return
-    async with open_gateway(settings, stack.log, token=token, ready=stack.ready, authenticator=access) as url:
+    async with open_gateway(settings, deps.log, token=token, ready=deps.ready, authenticator=access) as url:
         yield url
 
 

@@ -27,7 +27,7 @@ from swe_ai_fleet.orchestrator.figures import RELATIVE_ERROR, ModelFigures, Sket
 from swe_ai_fleet.orchestrator.meter import Meter, Point
 from swe_ai_fleet.runtime.fleet_view import MeasuredFleetView
 from swe_ai_fleet.runtime.node_load import added_up
-from swe_ai_fleet.runtime.stack import Stack
+from swe_ai_fleet.runtime.service_deps import ServiceDeps
 from swe_ai_fleet.telemetry import Telemetry
 
 T = TypeVar("T")
@@ -157,9 +157,9 @@ def _hosts(status: FleetStatus, me: str) -> Iterable[Metric]:
     )
 
 
-def own_figures(stack: Stack) -> Iterable[Metric]:
+def own_figures(deps: ServiceDeps) -> Iterable[Metric]:
     """The metrics of this orchestrator: its executions, the leases that it sees, its pool of the default model."""
-    load, leases, pool = stack.executions.load(), stack.leases, stack.model.counters
+    load, leases, pool = deps.executions.load(), deps.leases, deps.model.counters
     alive: Collection[str] = leases.alive()
     oldest = time.time() - datetime.fromisoformat(load.oldest).timestamp() if load.oldest else 0.0
     for_people = GaugeMetricFamily(
@@ -190,7 +190,7 @@ def own_figures(stack: Stack) -> Iterable[Metric]:
 
 
 @asynccontextmanager
-async def fleet_metrics(telemetry: Telemetry, stack: Stack) -> AsyncGenerator[None]:
+async def fleet_metrics(telemetry: Telemetry, deps: ServiceDeps) -> AsyncGenerator[None]:
     """Inside, this process exposes the metrics of the whole fleet."""
     exposition = telemetry.exposition
     if exposition is None:
@@ -199,20 +199,20 @@ async def fleet_metrics(telemetry: Telemetry, stack: Stack) -> AsyncGenerator[No
     from swe_ai_fleet.telemetry.log_figures import log_figures
 
     async def here() -> Iterable[Metric]:
-        return list(own_figures(stack))
+        return list(own_figures(deps))
 
     async def log_metrics() -> Iterable[Metric]:
-        if not stack.meter.complete:
+        if not deps.meter.complete:
             # The counters of half a log would look as if they had been reset.
             raise Unavailable("the log has not been read to its end yet")
-        return log_figures(stack.meter)
+        return log_figures(deps.meter)
 
     with (
         exposition.source("log", log_metrics),
         exposition.source("orchestrator", here),
-        exposition.source("fleet", FleetSource(stack.view)),
+        exposition.source("fleet", FleetSource(deps.view)),
     ):
-        async with nats_metrics(telemetry, stack.log):
+        async with nats_metrics(telemetry, deps.log):
             yield
 
 

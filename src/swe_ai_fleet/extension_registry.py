@@ -23,8 +23,8 @@ class CommandEntry:
 
     Attributes:
         at: Its code within `swe_ai_fleet`: `module:function`, or the module whose `ROWS` have it.
-        about: What the help says, the first sentence in lists too.
-        examples: Lines that call it.
+        about: Its help text; lists of commands show the first sentence.
+        examples: Example calls.
     """
 
     at: str
@@ -39,33 +39,34 @@ def entry(at: str, about: str, *examples: str) -> CommandEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extension:
-    """What an extension provides; empty: nothing of the kind.
+    """The parts that an extension provides; an empty one is not provided.
 
-    A part is `module:name` within the extension's folder, and imported when a composition root loads it, a command when
-    it is asked for: `fleet` loads no servers, and servers load no commands.
+    A part is `module:name` within the extension's folder. It is imported when a composition root loads it, and a
+    command when it is called: `fleet` loads no servers, and servers load no commands.
 
     Attributes:
-        services: Opens a gRPC service that the orchestrator serves: `open_service(stack)`, a context that yields a
+        services: Opens a gRPC service of the orchestrator process: `open_service(deps)`, a context that yields a
             `services.grpc_server.Service`.
-        groups: What the help says of words that other words of its commands follow.
-        commands: What `fleet` has of it, by the words.
-        workflows: What runs workflows: `swe_ai_fleet.orchestrator.execution_context.Workflows`.
-        context: What serves the context service: `services.context.OpenContext`.
-        knowledge: What agents, plan sessions and programs ask of it: `swe_ai_fleet.runtime.knowledge.Knowledge`.
-        executor: Where agents run with `FLEET_EXECUTOR=kubernetes`: `open_fleet(log)`, a context that yields a
-            `swe_ai_fleet.runtime.stack.AgentFleet`.
+        groups: The help texts of words that further words of its commands follow.
+        commands: Its commands of `fleet`, by their words.
+        workflows: Runs workflows: a `swe_ai_fleet.orchestrator.execution_context.Workflows`.
+        context: Serves the context service: a `services.context.OpenContext`.
+        knowledge: Context, memory and outcomes for agents, plan sessions and programs: a
+            `swe_ai_fleet.runtime.knowledge.Knowledge`.
+        executor: Runs agents with `FLEET_EXECUTOR=kubernetes`: `open_fleet(log)`, a context that yields a
+            `swe_ai_fleet.runtime.service_deps.AgentFleet`.
         tools: A family of tools: a `swe_ai_fleet.tools.pack.ToolPack`.
-        harnesses: The way to agents at endpoints `acp:NAME`: `open(settings, access)`, which gives a
+        harnesses: Runs agents at endpoints `acp:NAME`: `open(settings, access)`, which returns a
             `swe_ai_fleet.agents.external_agent.OutsideAgent`.
-        doctor: What `fleet doctor` finds of it: `examine(settings)`, awaited for findings.
-        settings: What its programs read from the environment beside the fleet's settings, for documents.
-        programs: Packages beside `swe_ai_fleet` that are its own, since images and manifests call them by name.
+        doctor: Its findings for `fleet doctor`: `examine(settings)`, awaited.
+        settings: The settings that only its programs read from the environment, for documents.
+        programs: Its packages beside `swe_ai_fleet`, whose names stand in images and manifests.
         exports: Names of the extension's package that `swe_ai_fleet` exports, too.
-        buckets: Its buckets in NATS that are not like others, for erasures: `fleet`, of no tenant; `followed`,
-            processes keep copies; `cache`. In all but the first keys begin with the tenant (behind `list.` or
-            `pending.`), and values name the executions that they are about.
-        task_buckets: Its buckets whose keys have the id of a session behind the tenant, and how many tokens follow it;
-            their values need not name an execution.
+        buckets: Its NATS buckets that erasures treat in their own way: `fleet` belongs to no tenant; of `followed`,
+            processes keep copies; `cache`. In all but the first, keys begin with the tenant (behind `list.` or
+            `pending.`), and values contain the ids of their executions.
+        task_buckets: Its buckets whose keys have a session's id behind the tenant, with the number of tokens that
+            follow it; their values need not contain an execution's id.
     """
 
     services: str = ""

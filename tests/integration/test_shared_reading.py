@@ -30,7 +30,7 @@ from swe_ai_fleet.domain.message import AssistantMessage, ModelCapabilities, Mod
 from swe_ai_fleet.domain.task import Limits, PinnedRepository, RepoRef, Task, TaskKind
 from swe_ai_fleet.orchestrator.quotas import Quotas
 from swe_ai_fleet.ports import ChatModel
-from swe_ai_fleet.runtime.fleet_view import LogRoom
+from swe_ai_fleet.runtime.fleet_view import LogUsage
 from swe_ai_fleet.runtime.nats_server import EmbeddedNats
 from swe_ai_fleet.settings import Settings
 from swe_ai_fleet.tools.audit import AuditTrail
@@ -221,7 +221,7 @@ async def test_what_is_nearly_full_takes_nothing_new_and_lets_what_runs_end(tmp_
     settings, limited = Settings(home=tmp_path, blob_bytes=MOST), "OBJ_agent-blobs"
     server = EmbeddedNats(tmp_path / "nats")
     async with server, connected(server.address, settings=StreamSettings(max_blob_bytes=MOST)) as log:
-        service = Service(log=log, quotas=Quotas(kept=LogRoom(log, seconds=0.0).storage))
+        service = Service(log=log, quotas=Quotas(kept=LogUsage(log, seconds=0.0).storage))
         end = asyncio.Event()
         service.fleet.default = ScriptedRun(after=end)
         async with service.running():

@@ -1,4 +1,4 @@
-"""The status of the whole fleet: each orchestrator reports its hosts to the others, and measures the rest itself.
+"""The status of the whole fleet: each orchestrator reports its hosts to the others, and measures all else itself.
 
 The model servers in the settings are probed for their own metrics.
 """
@@ -43,7 +43,7 @@ from swe_ai_fleet.settings import Settings
 DEFAULT_PROFILE = "default"
 _PING_SECONDS = 3.0
 _PING_KEPT_SECONDS = 15.0
-"""A hosted model is pinged at most once in this time, however many people watch."""
+"""The shortest time between two pings of a hosted model, however many people watch."""
 T = TypeVar("T")
 _log = structlog.get_logger(__name__)
 
@@ -89,7 +89,7 @@ class EndpointProbe:
         )
 
     async def _ping(self) -> str:
-        """Why the server does not answer; empty where it does."""
+        """The fault of a server that does not answer; empty if it does."""
         try:
             async with asyncio.timeout(_PING_SECONDS):
                 await self.client.ping()
@@ -102,7 +102,7 @@ class EndpointProbe:
 
 
 class EndpointProbes:
-    """Probes the model servers that the settings and their profiles name or discover at the moment."""
+    """Probes the model servers that the settings and their profiles currently name or discover."""
 
     def __init__(self, settings: Settings) -> None:
         profiles: Mapping[str, Settings] = {DEFAULT_PROFILE: settings, **profile_settings(settings)}
@@ -114,7 +114,7 @@ class EndpointProbes:
         await self._close_others(())
 
     async def measure(self) -> tuple[EndpointStatus, ...]:
-        """The current status of each server; not for concurrent callers."""
+        """The current status of each server. Calls must not overlap."""
         by_server: dict[tuple[str, str], tuple[ModelEndpoint, list[str]]] = {}
         for profile, servers in self._servers.items():
             for endpoint in await servers.look():
@@ -153,11 +153,11 @@ _REPORT_EVERY_SECONDS = 5.0
 _KEPT_SECONDS = 20.0
 _FRESH_SECONDS = 3.0
 _LOOK_SECONDS = 6.0
-"""The timeout of each part of the status; a part that is late is left out."""
+"""The time limit of each part of the status; a late part is left out."""
 
 
 class Measurable(Protocol):
-    """Where agents run: machines, those of them that may have no host (with the reason), and hosts."""
+    """The agents' machines and hosts; `unfit` are the machines that may have no host, with the reason."""
 
     @property
     def nodes(self) -> tuple[MachineStatus, ...]: ...
@@ -166,7 +166,7 @@ class Measurable(Protocol):
     def unfit(self) -> Mapping[str, str]: ...
 
     async def measure(self) -> tuple[HostStatus, ...]:
-        """The current status of every host. Takes some seconds at most, and raises nothing."""
+        """The current status of every host. Takes some seconds at most; never raises."""
         ...
 
 
@@ -176,7 +176,7 @@ class MeasuredFleetView:
 
     replicas: Replicas
     fleet: Measurable
-    room: LogRoom
+    log_usage: LogUsage
     model: ModelPool
     store: KeyValue
     endpoints: EndpointProbes
@@ -191,20 +191,20 @@ class MeasuredFleetView:
         return self.replicas.me
 
     async def status(self) -> FleetStatus:
-        """The fleet, as it was at most 3 seconds ago. Takes 6 seconds at most; what does not answer is left out."""
+        """The fleet as of at most 3 seconds ago. Takes 6 seconds at most; parts that do not answer are left out."""
         async with self._measuring:
             if self._last is None or time.time() - self._last.measured_at > _FRESH_SECONDS:
                 self._last = await self._measure()
             return self._last
 
     async def publish_reports(self) -> None:
-        """Report this orchestrator's hosts to the others, while there are others, until cancelled."""
+        """Report this orchestrator's hosts to the others, if there are any, until cancelled."""
         while True:
             try:
                 if self.replicas.alive() != {self.me}:
                     await self.store.put(self.me, to_json(await self._report()))
             except FleetError as error:
-                _log.info("fleet_view.not_told", reason=error.message)
+                _log.info("fleet_view.not_reported", reason=error.message)
             await asyncio.sleep(_REPORT_EVERY_SECONDS)
 
     async def _measure(self) -> FleetStatus:
@@ -212,7 +212,7 @@ class MeasuredFleetView:
             self._report(),
             _in_time(self._other_replicas(), ()),
             self.endpoints.measure(),
-            _in_time(self.room.storage(), ()),
+            _in_time(self.log_usage.storage(), ()),
         )
         replicas = (own, *(replica for replica in others if replica.name != self.me))
         return FleetStatus(
@@ -241,8 +241,8 @@ class MeasuredFleetView:
         return tuple(reports)
 
 
-class LogRoom:
-    """How full the log is; callers within some seconds share one measurement."""
+class LogUsage:
+    """The storage that the log uses; callers within some seconds share one measurement."""
 
     def __init__(self, log: JetStream, *, seconds: float = _FRESH_SECONDS) -> None:
         self._log = log
@@ -271,7 +271,7 @@ async def open_fleet_view(
     replicas: Replicas,
     fleet: Measurable,
     log: JetStream,
-    room: LogRoom,
+    log_usage: LogUsage,
     model: ModelPool,
     stored: Callable[[], Iterable[StorageStatus]],
 ) -> AsyncGenerator[MeasuredFleetView]:
@@ -280,7 +280,7 @@ async def open_fleet_view(
     view = MeasuredFleetView(
         replicas=replicas,
         fleet=fleet,
-        room=room,
+        log_usage=log_usage,
         model=model,
         store=store,
         endpoints=EndpointProbes(settings),
@@ -292,18 +292,18 @@ async def open_fleet_view(
             yield view
     finally:
         await view.endpoints.close()
-        # So the others need not wait until the report expires.
+        # The others then need not wait until the report expires.
         await _in_time(store.delete(replicas.me), None)
 
 
 def endpoint_use(status: FleetStatus) -> dict[str, EndpointUse]:
-    """The calls that all orchestrators and their hosts have under way, by model server."""
+    """The running calls of all orchestrators and their hosts, by model server."""
     uses = (use for replica in status.replicas for report in _reports(replica) for use in report.endpoints)
     return {use.url: use for use in added_up(uses)}
 
 
 def _measured(nodes: Iterable[MachineStatus], replicas: Iterable[ReplicaReport]) -> tuple[MachineStatus, ...]:
-    """The machines with their measurements, and machines that only a measurement knows."""
+    """The machines with their measurements, also those that only a report names."""
     by_id = {node.node_id: node for node in nodes}
     for replica in replicas:
         for report in _reports(replica):

@@ -1,6 +1,6 @@
 """The run dependencies from settings: what the runs of one process share.
 
-Councils, and the agents in them that others run, come from settings too.
+Also from settings: the councils, and the clients of third-party agents in them.
 """
 
 from __future__ import annotations
@@ -39,13 +39,15 @@ _PRICED = frozenset(field.name for field in fields(Prices))
 COUNCILS_BUCKET = "councils"
 T = TypeVar("T")
 KNOWN = "base_url, api_key, timeout, num_retries, temperature, top_p, seed, max_tokens, stop, extra_body"
-"""The parameters of a model; those of sampling go out with each request, `extra_body` as further fields of it."""
-_OURS = frozenset(("model", "messages", "tools", "tool_choice", "parallel_tool_calls", "stream", "response_format"))
+"""The parameters of a model. Each request has those of sampling, and the fields of `extra_body`."""
+_REQUEST_FIELDS = frozenset(
+    ("model", "messages", "tools", "tool_choice", "parallel_tool_calls", "stream", "response_format")
+)
 _LONGEST_WAIT = 60.0
 
 
 def remembering(memories: Memories, mask: SecretMask) -> Callable[[Task, MemorySearch], MemorySearch]:
-    """What makes of a task and its repository's memory one that asks what the fleet remembers too."""
+    """Returns a function that extends the repository's memory of a task by the fleet's memories."""
 
     def search(task: Task, repository: MemorySearch) -> MemorySearch:
         scope = MemoryScope(tenant=task.tenant, namespaces=task_namespaces(task))
@@ -58,10 +60,10 @@ def remembering(memories: Memories, mask: SecretMask) -> Callable[[Task, MemoryS
 async def open_run_deps(
     settings: Settings, *, live: LiveText | None = None, alone: bool = True, memories: Memories | None = None
 ) -> AsyncGenerator[RunDeps]:
-    """The models connected and the rest made, until the context ends.
+    """The dependencies of runs, with their models connected until the context ends.
 
-    `alone` says whether nobody but the agents changes their workspaces; tasks that read memory recall from `memories`.
-    Raises InvalidRequest naming a malformed setting, ModelRejected for a URL that is none.
+    `alone` says that only the agents change their workspaces. Tasks that read memory recall from `memories`. Raises
+    InvalidRequest naming a malformed setting, ModelRejected for a malformed URL.
     """
     prices, mask = model_prices(settings), secret_mask(settings)
     async with AsyncExitStack() as stack:
@@ -99,13 +101,13 @@ def chat_limits(settings: Settings) -> Limits:
 
 
 def sub_agent_limits(settings: Settings) -> SubAgentLimits:
-    """What sub-agents of one run may spend."""
+    """The limits of the sub-agents of one run."""
     each = Limits(max_iterations=5, max_tool_calls=12, timeout_seconds=settings.sub_agent_seconds)
     return SubAgentLimits(depth=settings.sub_agent_depth, number=settings.sub_agents, each=each)
 
 
 def profile_settings(settings: Settings) -> Mapping[str, Settings]:
-    """The settings of each model profile. Raises InvalidRequest for a field that is none."""
+    """The settings of each model profile. Raises InvalidRequest for an unknown field."""
     profiles: dict[str, Settings] = {}
     for name, profile in settings.model_profiles.items():
         if unknown := profile.keys() - set(_PROFILE_FIELDS):
@@ -121,7 +123,7 @@ def profile_settings(settings: Settings) -> Mapping[str, Settings]:
 
 
 def model_prices(settings: Settings) -> Mapping[str, Prices]:
-    """What models cost. Raises InvalidRequest for a malformed setting."""
+    """The prices of models. Raises InvalidRequest for a malformed setting."""
     for model, price in settings.model_prices.items():
         if unknown := price.keys() - _PRICED:
             raise InvalidRequest(
@@ -139,7 +141,7 @@ def council_store(settings: Settings, store: KeyValue, tenants: Rules | None = N
     """The councils in a store, and those of `councils_file`. Raises InvalidRequest naming the setting or the key.
 
     Args:
-        tenants: Where each tenant may have agents that others run, within what settings allow; None: anywhere there.
+        tenants: The endpoints of third-party agents that each tenant may use, among those of settings; None: all.
     """
     rules = CouncilRules(
         profiles=profile_settings(settings),
@@ -156,12 +158,12 @@ def council_store(settings: Settings, store: KeyValue, tenants: Rules | None = N
 
 
 def council_models(settings: Settings) -> Mapping[str, str]:
-    """The model behind each profile, as far as settings name it; the empty name is the default's."""
+    """The model of each profile, empty if settings do not name it; the empty profile is the default."""
     return {name: chosen.model for name, chosen in {"": settings, **profile_settings(settings)}.items()}
 
 
 def outside_agents(settings: Settings, mask: SecretMask) -> AgentServiceClient:
-    """The way to agents that others run. Raises InvalidRequest naming a malformed setting."""
+    """The client of third-party agents. Raises InvalidRequest naming a malformed setting."""
     return AgentServiceClient(_endpoints(settings), mask=mask, token=settings.agent_service_token)
 
 
@@ -170,13 +172,13 @@ def _endpoints(settings: Settings) -> EndpointRules:
 
 
 class NamedModel:
-    """How the model is reached; entered, one client of it serves all runs, otherwise each opens its own.
+    """The configured model. Entered as a context, all runs share one client; otherwise each run opens its own.
 
     Args:
-        model_name: `<provider>/<model>` or a model; empty: what settings say.
-        model_params: Those of `KNOWN`; `api_base` is `base_url`, too.
+        model_name: `<provider>/<model>` or a model; empty: that of settings.
+        model_params: The parameters in `KNOWN`; `api_base` also stands for `base_url`.
         litellm_params: Another name of `model_params`.
-        settings: For what is not given; from the environment without them.
+        settings: For all that the others leave out; None: from the environment.
 
     Raises:
         ValueError: An unknown parameter, one of a wrong type, or both names for them.
@@ -204,7 +206,7 @@ class NamedModel:
         limited = bool(chosen.model_max_in_flight or chosen.model_tokens_per_minute)
         servers = listed(self._settings.model_url)
         self.pooled = limited or len(servers) > 1 or bool(ModelServers(settings=self._settings).source)
-        """Whether a pool is asked, which tries again by itself."""
+        """Whether the model is a pool, which retries by itself."""
         self._retries = _take(parameters, int, "num_retries")
         if self._retries is not None and (self._retries < 0 or self.pooled):
             why = (
@@ -216,8 +218,8 @@ class NamedModel:
         if not all(isinstance(text, str) for text in stops) or (stop and not stops):
             raise ValueError(f"the model parameter stop is a {type(stop).__name__}, not a text or a list of texts")
         extra = _take(parameters, dict[str, object], "extra_body") or {}
-        if ours := _OURS & extra.keys():
-            raise ValueError(f"extra_body may not hold {', '.join(sorted(ours))}, which each request sets itself")
+        if reserved := _REQUEST_FIELDS & extra.keys():
+            raise ValueError(f"extra_body may not hold {', '.join(sorted(reserved))}, which each request sets itself")
         self.sampling = Sampling(
             temperature=_take(parameters, float, "temperature"),
             top_p=_take(parameters, float, "top_p"),
@@ -231,23 +233,23 @@ class NamedModel:
         self.mask = secret_mask(self._settings)
         self.name = self._settings.model
         self.prices = model_prices(self._settings)
-        self._held = AsyncExitStack()
+        self._exit_stack = AsyncExitStack()
         self._model: ChatModel | None = None
 
     def waits(self, usual: Sequence[float]) -> tuple[float, ...]:
-        """Seconds before each further try of a call: as many as `num_retries` says, else the usual ones."""
+        """The seconds before each retry of a call: `num_retries` of them if it is set, else the usual ones."""
         if self.pooled or self._retries is None:
             return () if self.pooled else tuple(usual)
         first = usual[0] if usual else 0.0
         return tuple(min(first * 2**number, _LONGEST_WAIT) for number in range(self._retries))
 
     async def __aenter__(self) -> Self:
-        self._model = await self._held.enter_async_context(self._make())
+        self._model = await self._exit_stack.enter_async_context(self._make())
         return self
 
     async def __aexit__(self, *exc: object) -> None:
         self._model = None
-        await self._held.aclose()
+        await self._exit_stack.aclose()
 
     @asynccontextmanager
     async def open(self) -> AsyncGenerator[ChatModel]:
@@ -259,7 +261,7 @@ class NamedModel:
             yield model
 
     def _make(self) -> AbstractAsyncContextManager[ChatModel]:
-        """One server is spoken to directly; several, or the fleet's limits on calls, are a pool's business."""
+        """A client of the only server; a pool, if there are several servers or limits on calls."""
         chosen = self._settings
         if self.pooled:
             return open_model(chosen)
@@ -268,7 +270,7 @@ class NamedModel:
 
 
 def _take(parameters: dict[str, object], kind: type[T], *names: str) -> T | None:
-    """The value of a parameter under whichever of its names, taken out. Raises ValueError where it has another type."""
+    """Remove a parameter, under any of its names, and return it. Raises ValueError if it has another type."""
     values_given = [value for name in names if (value := parameters.pop(name, None)) is not None]
     if not values_given:
         return None

@@ -1,6 +1,6 @@
 """Services of tools, from settings: the sandbox of a node, grants, plug-ins, packs, the mask of their secrets.
 
-The operator's servers of tools are also there for what runs in no clone: chats and plans.
+Chats and plans, which have no clone, get the tools of the operator's servers from here, too.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ async def with_isolation_level(settings: Settings) -> Settings:
 
 
 def make_sandbox(settings: Settings) -> Sandbox:
-    """The sandbox of this node. Whether the machine offers the wanted isolation level shows with the first command."""
+    """The sandbox of this node. An isolation level that the machine lacks fails with the first command."""
     count = settings.cpu_slots or SLOTS_PER_CPU * (os.cpu_count() or 1)
     container = ImageContainer(settings.image_container) if settings.image_container else None
     return Sandbox(sandbox_policy(settings), CpuSlots(settings.home / "slots", count), container)
 
 
 def sandbox_policy(settings: Settings) -> SandboxPolicy:
-    """The isolation level and the limits of every sandbox of this node; an `auto` that was not tried is bubblewrap."""
+    """The isolation level and the limits of every sandbox of this node; an untried `auto` counts as bubblewrap."""
     level = IsolationLevel.BUBBLEWRAP if settings.sandbox == "auto" else IsolationLevel(settings.sandbox)
     return SandboxPolicy(
         level=level,
@@ -61,7 +61,7 @@ def sandbox_policy(settings: Settings) -> SandboxPolicy:
 
 
 def _own_ports(settings: Settings) -> frozenset[int]:
-    """The ports of this machine at which the fleet listens or asks, so that no command waits there in its place."""
+    """The ports of this machine that the fleet listens on or connects to; no command may listen on them instead."""
     called = (
         *(settings.nats_url, settings.ray_address, settings.model_url, settings.embeddings_url),
         *(settings.orchestrator_url, settings.context_url),
@@ -79,12 +79,12 @@ def _own_ports(settings: Settings) -> frozenset[int]:
 def tool_access(settings: Settings) -> ToolAccess:
     """The services that tools may use beside their workspace.
 
-    Raises InvalidRequest naming a malformed setting, PreconditionFailed one whose extension is not there.
+    Raises InvalidRequest naming a malformed setting, PreconditionFailed naming one whose extension is not installed.
     """
     for name, extension in OF_EXTENSIONS.items():
         if getattr(settings, name) and extension not in extensions():
             raise PreconditionFailed(
-                f"this installation has no use for it: its extension `{extension}` was removed",
+                f"the extension of this setting, `{extension}`, was removed",
                 field=name,
                 hint=f"leave FLEET_{name.upper()} out, or install the extension",
             )
@@ -119,13 +119,13 @@ def _urls(settings: Settings) -> Iterator[str]:
         *(settings.nats_url, settings.model_url, settings.otlp_endpoint, settings.embeddings_url, settings.search_url),
     )
     yield from (url for text in named for url in listed(text) if "@" in url)
-    # Set-up commands get these: an index may want to be logged in to.
+    # Set-up commands get these: a package index may need credentials.
     indexes = (os.environ.get(name, "") for name in listed(settings.setup_variables))
     yield from (url for url in indexes if "://" in url and "@" in url)
 
 
 def _plugins(names: tuple[str, ...]) -> tuple[BaseTool, ...]:
-    """The tools of the named plug-ins. Raises InvalidRequest for one that is not there or does not load."""
+    """The tools of the named plug-ins. Raises InvalidRequest for one that is missing or does not load."""
     if not names:
         return ()
     registry = ToolRegistry(builtin_tools())
@@ -157,7 +157,7 @@ def configured(values: Sequence[object], kind: type[T], field: str) -> tuple[T, 
 
 
 def network_rules(settings: Settings) -> NetworkRules:
-    """What tools and checks may reach. Raises InvalidRequest naming a malformed setting."""
+    """The hosts that tools and checks may reach. Raises InvalidRequest naming a malformed setting."""
     default, private, grantable = (
         _patterns(getattr(settings, name), name) for name in ("tool_hosts", "tool_private_hosts", "grantable_hosts")
     )
@@ -175,12 +175,13 @@ def _patterns(text: str, field: str) -> tuple[str, ...]:
 async def operator_tools(
     settings: Settings, directory: Path, *, reserved: Collection[str], hints: bool = False
 ) -> AsyncGenerator[tuple[Toolkit, ...]]:
-    """The toolkits of the servers that settings name, while the context lasts; none where none is configured.
+    """The toolkits of the configured servers, open until the context ends.
 
     Args:
         settings: The servers, and a sandbox that works here (see `with_isolation_level`).
-        directory: Where servers that are commands run; made where it is not there.
-        hints: Whether a tool only reads where its server says so, beside the operator's word.
+        directory: The workspace of servers that are commands; created if missing.
+        reserved: Names that no tool may have.
+        hints: Whether a tool also counts as read-only if only its server says so.
     """
     packs = [pack for pack in tool_access(settings).packs if pack.server_names(Constraints())]
     if not packs:

@@ -8,7 +8,7 @@ import secrets
 import shlex
 import signal
 from asyncio.subprocess import Process
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
@@ -27,6 +27,8 @@ from swe_ai_fleet.sandbox.workspace import limits_per_namespace
 
 _CHUNK = 64 * 1024
 _STDERR_BYTES = 4096
+_ENDING_SECONDS = 2.0
+_ENDING_CHARS = 600
 _MARKER = "FLEET_INTERACTIVE"
 # Joins the control groups and becomes the sandbox; bubblewrap's report is discarded.
 _OUTSIDE = """\
@@ -80,8 +82,12 @@ class InteractiveCommand:
         )
 
 
+class LongLineError(Exception):
+    """A program wrote a line that is too long."""
+
+
 class InteractiveProcess:
-    """A running program: write to `stdin`, read from `stdout`; the capture of its stderr is bounded."""
+    """A running program: write to `stdin`, read `lines` or `stdout`; the capture of its stderr is bounded."""
 
     def __init__(self, process: Process, resources: _Resources, marker: str, occupants: Occupants | None) -> None:
         assert process.stdin is not None
@@ -150,6 +156,31 @@ class InteractiveProcess:
     def errors(self) -> Output:
         """Its stderr so far."""
         return self._errors.output()
+
+    async def lines(self, *, max_bytes: int) -> AsyncGenerator[bytes]:
+        """The lines of its stdout, without their ends. Raises LongLineError for one above `max_bytes`."""
+        buffer = bytearray()
+        while data := await self.stdout.read(_CHUNK):
+            searched, start = len(buffer), 0
+            buffer += data
+            while (end := buffer.find(b"\n", max(start, searched))) >= 0:
+                yield bytes(buffer[start:end])
+                start = end + 1
+            del buffer[:start]
+            if len(buffer) > max_bytes:
+                raise LongLineError
+        if buffer:
+            yield bytes(buffer)
+
+    async def ending(self) -> str:
+        """Why its stdout ended, such as `ended with exit code 1; its last output: …`. Takes 2 seconds at most."""
+        try:
+            async with asyncio.timeout(_ENDING_SECONDS):
+                reason = f"ended with exit code {await self.wait()}"
+        except TimeoutError:
+            reason = "closed its output"
+        last_output = self.errors().text().strip()[-_ENDING_CHARS:]
+        return f"{reason}; its last output: {last_output}" if last_output else reason
 
     async def wait(self) -> int:
         """Wait until it has ended or was killed, and return its exit code."""

@@ -1,7 +1,4 @@
-"""The catalogue of toolkits: those there are, those an agent run holds, and what they may use beside their workspace.
-
-Access is to an installation's services, and to what a task asks for on top.
-"""
+"""The catalogue of toolkits: all of them, those of one agent run, and the services that they may use."""
 
 from __future__ import annotations
 
@@ -32,7 +29,7 @@ from swe_ai_fleet.tools.registry import RegisteredTools
 from swe_ai_fleet.tools.shell import ShellTool
 from swe_ai_fleet.tools.tests import TestTool
 
-_OWN: tuple[type[Toolkit], ...] = (FileTool, GitTool, TestTool, ShellTool, HttpTool, BuiltinTools)
+_CORE_TOOLKITS: tuple[type[Toolkit], ...] = (FileTool, GitTool, TestTool, ShellTool, HttpTool, BuiltinTools)
 _CODING = frozenset(
     ("shell_run_command", "files_read_file", "files_edit_file", "files_search_in_files", "tests_run", "git_diff")
 )
@@ -47,7 +44,7 @@ _PROFILES: Mapping[Role, frozenset[str]] = {
     Role.QA: _CODING | {"tests_lint"},
     Role.ARCHITECT: _LOOKING,
 }
-_COMMANDS_DO = frozenset(
+_DONE_BY_COMMANDS = frozenset(
     {
         *(f"files_{name}" for name in ("append_file", "move_file", "copy_file", "delete_file", "mkdir", "file_info")),
         *("files_list_files", "files_diff_files", "calculator", "python_executor", "tests_pytest", "git_status"),
@@ -55,20 +52,20 @@ _COMMANDS_DO = frozenset(
         "git_revert",
     }
 )
-"""What a model that is shown the shell need not be told of, as it writes commands for that."""
+"""Not listed for a model that has the shell: it uses commands instead."""
 REMOTE_OPERATIONS = frozenset({"git_clone", "git_fetch", "git_pull", "git_push"})
-"""What git does only where a remote is granted."""
+"""Git operations that need a granted remote."""
 RUNNERS = frozenset(f"tests_{name}" for name in ("unittest", "go_test", "npm_test", "cargo_test", "make_test"))
-"""What `tests_run` calls by itself where a repository needs it."""
+"""Runners that `tests_run` chooses by itself."""
 PLUGINS = "plugins"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolAccess:
-    """The services that an operator configured, and the hosts that tasks may ask for.
+    """The services that an operator configured, and the hosts that tasks may request.
 
-    `packs` are the families of tools that extensions bring, `plugins` tools that other distributions do. `sandbox` is
-    where git reaches `remotes` from.
+    `packs` are the toolkits of extensions, `plugins` the tools of other distributions. Git reaches `remotes` from a
+    `sandbox`.
     """
 
     network: NetworkRules = field(default_factory=NetworkRules)
@@ -79,7 +76,7 @@ class ToolAccess:
     sandbox: SandboxPolicy = field(default_factory=SandboxPolicy)
 
     def hosts(self, constraints: Constraints) -> NetworkGrant | None:
-        """What commands and requests of a task may reach. Raises InvalidRequest for what is not grantable."""
+        """The hosts that a task may reach. Raises InvalidRequest for one that is not grantable."""
         return self.network.grant(constraints.allowed_hosts) or None
 
     def servers(self, constraints: Constraints) -> frozenset[str]:
@@ -97,9 +94,9 @@ class ToolAccess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Toolset:
-    """The toolkits of one run by name, and what could not be had.
+    """The toolkits of one run by name; `gaps` are the missing ones, as the model is told.
 
-    `idle` are operations that the model is not shown at first, `unlisted` those among them that it is not told of
+    `idle` are the operations that the model does not see at first, `unlisted` those of them that are not listed for it
     either; all can be called.
     """
 
@@ -111,34 +108,33 @@ class Toolset:
 
 def toolkits() -> Iterator[type[Toolkit]]:
     """Every toolkit of the catalogue; all can be made from a workspace and a pipeline alone."""
-    for kit in _OWN:
-        yield from (pack.kit for pack in installed_packs() if pack.before == kit.name)
-        yield kit
+    yield from _CORE_TOOLKITS
+    yield from (pack.kit for pack in installed_packs())
 
 
 def operations() -> dict[str, Definition]:
-    """Every operation of the catalogue, by the name that models call it by; MCP servers and plug-ins bring others."""
+    """Every operation of the catalogue by its name for models; MCP servers and plug-ins add others."""
     kits = (*toolkits(), BuiltinTools())
     return {definition.spec.name: definition for kit in kits for definition in kit.definitions.values()}
 
 
 def shown_first(role: Role) -> frozenset[str]:
-    """What a role is shown at first, of that which is configured.
+    """The operations that a role's models see from the start, if they are usable.
 
-    Everything else that policy permits can be called by name, and shown on request. Every schema costs tokens, and
-    makes the choice harder.
+    All others that policy permits can be called by name, and shown on request. Every schema costs tokens, and makes the
+    choice harder.
     """
     return _PROFILES[role].union(*(pack.shown.get(role, ()) for pack in installed_packs()))
 
 
 def all_toolkits(workspace: Workspace, pipeline: Pipeline, access: ToolAccess) -> dict[str, Toolkit]:
-    """The toolkits for a program's own calls; what is not configured says so when it is called."""
-    packed = (pack.toolkit(workspace, pipeline) for pack in access.packs)
-    kits = (*_own_toolkits(workspace, pipeline, access), *filter(None, packed))
+    """The toolkits for a program's own calls; one without its service says so when it is called."""
+    of_packs = (pack.toolkit(workspace, pipeline) for pack in access.packs)
+    kits = (*_core_toolkits(workspace, pipeline, access), *filter(None, of_packs))
     return {kit.name: kit for kit in kits}
 
 
-def _own_toolkits(workspace: Workspace, pipeline: Pipeline, access: ToolAccess) -> tuple[Toolkit, ...]:
+def _core_toolkits(workspace: Workspace, pipeline: Pipeline, access: ToolAccess) -> tuple[Toolkit, ...]:
     grant = HttpPolicy.of(workspace.environment.network or NetworkGrant())
     return (
         FileTool(workspace, pipeline),
@@ -154,9 +150,9 @@ def _own_toolkits(workspace: Workspace, pipeline: Pipeline, access: ToolAccess) 
 async def open_toolkits(
     workspace: Workspace, pipeline: Pipeline, access: ToolAccess, task: Task
 ) -> AsyncGenerator[Toolset]:
-    """The toolkits of one agent run. An engine that nobody configured is not there, whoever calls it."""
+    """The toolkits of one agent run, open until the context ends, without those whose service is not configured."""
     access = replace(access, sandbox=replace(access.sandbox, tenant=task.tenant))
-    kits = {kit.name: kit for kit in _own_toolkits(workspace, pipeline, access)}
+    kits = {kit.name: kit for kit in _core_toolkits(workspace, pipeline, access)}
     if access.plugins:
         kits[PLUGINS] = RegisteredTools(access.plugins, workspace, pipeline)
         kits[PLUGINS].chosen = True
@@ -167,10 +163,10 @@ async def open_toolkits(
                 kits[kit.name] = await stack.enter_async_context(kit)
         idle, unlisted = _idle(kits, access, task, networked=workspace.environment.network is not None)
         shell = kits[ShellTool.name].definitions["run_command"].spec
-        # Else commands may have to wait for a person.
-        free = task.approval in (ApprovalPolicy.NONE, ApprovalPolicy.PLAN)
-        if free and shell.name not in idle and pipeline.policy.offers(shell):
-            unlisted |= idle & _COMMANDS_DO
+        # Under other policies, commands may have to wait for a person.
+        unattended = task.approval in (ApprovalPolicy.NONE, ApprovalPolicy.PLAN)
+        if unattended and shell.name not in idle and pipeline.policy.offers(shell):
+            unlisted |= idle & _DONE_BY_COMMANDS
         gaps = tuple(gap for kit in kits.values() for gap in kit.gaps)
         yield Toolset(toolkits=kits, idle=idle, unlisted=unlisted, gaps=gaps)
 
@@ -178,7 +174,7 @@ async def open_toolkits(
 def _idle(
     kits: Mapping[str, Toolkit], access: ToolAccess, task: Task, *, networked: bool
 ) -> tuple[frozenset[str], frozenset[str]]:
-    """What a run is not shown at first (neither its role's nor named by its task), and what of it has no use here."""
+    """The operations not shown at first (neither of the role nor named by the task), and the unusable ones of them."""
     requested = {*task.tools, *task.constraints.allowed_tools}
     profile = set(shown_first(task.role))
     if task.constraints.allowed_hosts:
@@ -195,18 +191,18 @@ def _idle(
 
 
 def _useless(kits: Mapping[str, Toolkit], access: ToolAccess, task: Task, *, networked: bool) -> frozenset[str]:
-    """Operations that lack what they need (a network, a remote, a service), and some that others cover."""
+    """The operations that lack a network, a remote or a service, and some that others replace."""
     of_use = {
         HttpTool.name: networked,
         "web_search": bool(access.builtin.search_url),
         "search_wikipedia": bool(access.builtin.wikipedia_url),
         "read_webpage": networked,
-        # Nobody can be asked here, and a plan is only asked for where one has to be approved.
+        # No person answers questions during a run, and only a plan policy needs a proposal.
         "ask_user": False,
         PROPOSE: task.approval is ApprovalPolicy.PLAN,
         **dict.fromkeys(REMOTE_OPERATIONS, bool(access.remotes)),
         **dict.fromkeys(RUNNERS, False),
-        **dict.fromkeys(frozenset[str]().union(*(pack.useless for pack in access.packs)), False),
+        **{name: False for pack in access.packs for name in pack.useless},
     }
     return frozenset(
         spec.name for spec in _specs(kits.values()) if not of_use.get(spec.name, of_use.get(spec.tool, True))

@@ -1,4 +1,4 @@
-"""A family of tools beside the core's own, which an extension brings and settings configure."""
+"""Tool packs: toolkits that extensions add to the core's own, configured by settings."""
 
 from __future__ import annotations
 
@@ -16,18 +16,17 @@ if TYPE_CHECKING:
 
 
 class ToolPack:
-    """Base of such families, made of settings. Raises InvalidRequest naming a malformed one.
+    """Base class of an extension's tool pack. Made from settings; raises InvalidRequest naming a malformed one.
 
     Attributes:
-        kit: The class of its toolkit; the catalogue has its operations, in front of those of the core's `before`.
-        shown: Operations that models of a role are shown at first, where they are of use.
+        kit: The class of its toolkit; the catalogue lists its operations.
+        shown: The operations that a role's models see from the start, if they are usable.
         summary: What is configured, in a few words; empty: nothing.
-        secrets: What settings hold that is masked wherever text leaves the process.
-        useless: Tools and operations that lack what they need: no model is told of them, though all can be called.
+        secrets: Values from settings, masked in all text that leaves the process.
+        useless: Tools and operations that lack a configured service. Models are not told of them; calls still work.
     """
 
     kit: ClassVar[type[Toolkit]]
-    before: ClassVar[str] = "builtin"
     shown: ClassVar[Mapping[Role, frozenset[str]]] = {}
     summary: str = ""
     secrets: Collection[str] = ()
@@ -38,27 +37,30 @@ class ToolPack:
     def toolkit(
         self, workspace: Workspace, pipeline: Pipeline, task: Task | None = None, taken: Collection[str] = ()
     ) -> Toolkit | None:
-        """The toolkit of a task's run, beside names that are `taken`; without a task, that of a program's own calls."""
+        """The toolkit for the run of a task, or without a task for a program's own calls; None: there is none.
+
+        None of its names may be among `taken`.
+        """
         raise NotImplementedError
 
     def server_names(self, constraints: Constraints) -> Collection[str]:
-        """The names of servers, those of a task too, that bring tools which only they know.
+        """The servers, configured or requested by a task, whose tools are only known once they are connected.
 
         Raises InvalidRequest naming a field of the constraints.
         """
         return ()
 
     def beside_runs(self, workspace: Workspace, taken: Collection[str], *, hints: bool) -> Toolkit | None:
-        """The toolkit of the installation's servers, for what runs in no clone; None where it has none.
+        """The toolkit of the configured servers for chats and plans, which have no clone; None: there is none.
 
-        `hints` says whether a tool only reads where its server says so, beside the operator's word.
+        With `hints`, a tool counts as read-only if its server says so, not only if the operator does.
         """
         return None
 
     async def reap(self, executions: Collection[str]) -> str:
-        """Remove what ended executions left outside of their workspaces; what that was, in words.
+        """Remove what ended executions left outside of their workspaces; returns what was removed, in words.
 
-        Raises ToolFailure, with the way out, where nobody can look.
+        Raises ToolFailure, with a hint, if the service cannot be reached.
         """
         return ""
 
@@ -69,8 +71,8 @@ def installed_packs() -> list[type[ToolPack]]:
 
 
 def unconfigured_packs() -> tuple[ToolPack, ...]:
-    """The packs of all extensions where no setting is set."""
-    # Tools are used without settings, too.
+    """The packs of all extensions, with no setting set."""
+    # Imported late: programs use tools without settings.
     from swe_ai_fleet.settings import Settings
 
     return tuple(pack(Settings.model_construct()) for pack in installed_packs())

@@ -168,7 +168,7 @@ async def test_what_a_harness_does_is_a_candidate_and_stands_in_the_log(place: P
 
 
 FAULTS: tuple[tuple[str, StopReason, str, tuple[str, ...]], ...] = (
-    ("dying", StopReason.MODEL_ERROR, "exit code 3; its last words: out of memory", ("half.txt",)),
+    ("dying", StopReason.MODEL_ERROR, "exit code 3; its last output: out of memory", ("half.txt",)),
     ("flooding", StopReason.MODEL_ERROR, "lines that are no messages", ()),
     ("bloating", StopReason.MODEL_ERROR, "a message of more than", ()),
     ("hanging", StopReason.TIMEOUT, "the limit of 3 seconds", ("cancelled.txt", "slow.txt")),

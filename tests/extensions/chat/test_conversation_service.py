@@ -105,8 +105,8 @@ async def served(home: Path) -> AsyncIterator[Service]:
     async with ScriptedModelServer(SCRIPT) as model, Executions(deps) as executions:
         settings = Settings(home=home, model_url=model.url, model="scripted")
         kept = SimpleNamespace(bucket=bucket)
-        stack = {"settings": settings, "executions": executions, "log": kept, "context": None}
-        async with open_service(SimpleNamespace(**stack)) as service:
+        shared = {"settings": settings, "executions": executions, "log": kept, "context": None}
+        async with open_service(SimpleNamespace(**shared)) as service:
             orchestrator = service_of(servicer_of(executions, log))
             serving = serve_grpc([service, orchestrator], "127.0.0.1:0", TOKEN, _ready, grace_seconds=0.1)
             async with serving as address, grpc.aio.insecure_channel(address) as channel:

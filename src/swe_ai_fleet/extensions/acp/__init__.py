@@ -1,4 +1,4 @@
-"""Harnesses of others as agents, over the Agent Client Protocol: programs that the fleet runs in the workspace."""
+"""Third-party harnesses as agents, over the Agent Client Protocol: programs that the fleet runs in the workspace."""
 
 from swe_ai_fleet.extension_registry import Extension
 

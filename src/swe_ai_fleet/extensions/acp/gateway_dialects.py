@@ -19,7 +19,7 @@ from swe_ai_fleet.domain.message import ModelReply, ToolCall
 
 Json = dict[str, object]
 # Fields of `/v1/responses` that chat completions do not have. All others are passed on.
-_OF_RESPONSES = frozenset(
+_RESPONSES_ONLY = frozenset(
     {
         "background", "client_metadata", "context_management", "conversation", "include", "input", "instructions",
         "max_output_tokens", "max_tool_calls", "previous_response_id", "prompt", "reasoning", "stream_options", "text",
@@ -29,7 +29,7 @@ _OF_RESPONSES = frozenset(
 _EVENT_END = re.compile(rb"\r?\n\r?\n")
 # Fields that only the operator may set: priority, storing and sharing, cost, other servers that the server calls, and
 # code that it runs. The names are those of OpenAI, vLLM, SGLang, LiteLLM and OpenRouter.
-_OPERATORS = frozenset(
+_OPERATOR_FIELDS = frozenset(
     {
         "best_of", "cache_salt", "chat_template", "custom_llm_provider", "custom_logit_processor", "custom_params",
         "data_parallel_rank", "ec_transfer_params", "extra_body", "fallbacks", "keep_alive", "kv_transfer_params",
@@ -37,10 +37,10 @@ _OPERATORS = frozenset(
         "service_tier", "session_params", "store", "transforms", "use_beam_search", "vllm_xargs", "web_search_options",
     }
 )  # fmt: skip
-_PLACES = re.compile(r"(?:^|_)(?:urls?|hosts?|ports?|base|keys?|headers?|paths?|proxy|endpoint|room)$")
-# Without the tools that a server runs by itself.
-_TOOLS = ("function", "custom")
-_WITH_TOOLS = ("tools", "tool_choice", "parallel_tool_calls")
+_ADDRESS_FIELDS = re.compile(r"(?:^|_)(?:urls?|hosts?|ports?|base|keys?|headers?|paths?|proxy|endpoint|room)$")
+# Tools of other types are run by the server itself.
+_TOOL_TYPES = ("function", "custom")
+_TOOL_FIELDS = ("tools", "tool_choice", "parallel_tool_calls")
 
 
 class ChatCompletion:
@@ -96,7 +96,7 @@ class Response:
         for name in ("previous_response_id", "conversation", "prompt", "background"):
             if fields.get(name):
                 raise InvalidRequest("nothing is kept here between requests: send all of the input", field=name)
-        chat: Json = {name: value for name, value in fields.items() if name not in _OF_RESPONSES}
+        chat: Json = {name: value for name, value in fields.items() if name not in _RESPONSES_ONLY}
         chat["messages"] = _messages(string(fields.get("instructions")), fields.get("input"))
         if limit := fields.get("max_output_tokens"):
             chat["max_completion_tokens"] = limit
@@ -135,8 +135,8 @@ class Response:
         return self._say("response.failed", response=self._response("failed", error=error_fields))
 
     def _add(self, delta: Mapping[str, object]) -> bytes:
-        thought = string(delta.get("reasoning_content")) or string(delta.get("reasoning"))
-        return self._write("reasoning", thought) + self._write("message", string(delta.get("content")))
+        reasoning = string(delta.get("reasoning_content")) or string(delta.get("reasoning"))
+        return self._write("reasoning", reasoning) + self._write("message", string(delta.get("content")))
 
     def _write(self, kind: str, text: str) -> bytes:
         if not text:
@@ -147,7 +147,7 @@ class Response:
             self._kind = kind
             opened = self._item("in_progress", "")
             self._output.append(opened)
-            written += self._say("response.output_item.added", **self._place(), item=opened)
+            written += self._say("response.output_item.added", **self._index(), item=opened)
             if kind == "message":
                 written += self._say("response.content_part.added", **self._part(), part=_output_text(""))
         self._text.append(text)
@@ -163,24 +163,24 @@ class Response:
         written = self._say(f"response.{event}.done", **self._part(), text=text)
         if self._kind == "message":
             written += self._say("response.content_part.done", **self._part(), part=_output_text(text))
-        written += self._say("response.output_item.done", **self._place(), item=done)
+        written += self._say("response.output_item.done", **self._index(), item=done)
         self._kind, self._text = "", []
         return written
 
     def _item(self, status: str, text: str) -> Json:
-        place = len(self._output) - (status == "completed")
-        item: Json = {"id": f"item_{self._id}_{place}", "type": self._kind, "status": status}
+        index = len(self._output) - (status == "completed")
+        item: Json = {"id": f"item_{self._id}_{index}", "type": self._kind, "status": status}
         if self._kind == "message":
             return {**item, "role": "assistant", "content": [_output_text(text)] if status == "completed" else []}
         return {**item, "summary": [], "content": [{"type": "reasoning_text", "text": text}]}
 
     def _call(self, call: ToolCall) -> bytes:
-        free = call.name in self._free_form
-        argument = string(json_object(call.arguments).get("input")) if free else call.arguments
-        field = "input" if free else "arguments"
+        is_free_form = call.name in self._free_form
+        argument = string(json_object(call.arguments).get("input")) if is_free_form else call.arguments
+        field = "input" if is_free_form else "arguments"
         item: Json = {
             "id": f"item_{self._id}_{len(self._output)}",
-            "type": "custom_tool_call" if free else "function_call",
+            "type": "custom_tool_call" if is_free_form else "function_call",
             "status": "completed",
             "call_id": call.model_call_id,
             "name": call.name,
@@ -188,23 +188,23 @@ class Response:
         }
         self._output.append(item)
         event = f"response.{item['type']}_{field}"
-        place: Json = {"item_id": item["id"], **self._place()}
+        position: Json = {"item_id": item["id"], **self._index()}
         return b"".join(
             (
                 self._say(
-                    "response.output_item.added", **self._place(), item={**item, field: "", "status": "in_progress"}
+                    "response.output_item.added", **self._index(), item={**item, field: "", "status": "in_progress"}
                 ),
-                self._say(f"{event}.delta", **place, delta=argument),
-                self._say(f"{event}.done", **place, **{field: argument}),
-                self._say("response.output_item.done", **self._place(), item=item),
+                self._say(f"{event}.delta", **position, delta=argument),
+                self._say(f"{event}.done", **position, **{field: argument}),
+                self._say("response.output_item.done", **self._index(), item=item),
             )
         )
 
-    def _place(self) -> Json:
+    def _index(self) -> Json:
         return {"output_index": len(self._output) - 1}
 
     def _part(self) -> Json:
-        return {"item_id": self._output[-1]["id"], **self._place(), "content_index": 0}
+        return {"item_id": self._output[-1]["id"], **self._index(), "content_index": 0}
 
     def _response(self, status: str, **more: object) -> Json:
         return {
@@ -242,30 +242,30 @@ def _messages(instructions: str, given: object) -> list[Json]:
     )
     if not listed:
         raise InvalidRequest("a text or a list of items is missing", field="input")
-    orders, messages, thought, pictures = [instructions] if instructions else [], list[Json](), "", list[Json]()
+    system_texts, messages, reasoning, images = [instructions] if instructions else [], list[Json](), "", list[Json]()
     for item in listed:
         kind = item.get("type") or "message"
-        if pictures and kind not in ("function_call_output", "custom_tool_call_output"):
-            messages.append({"role": "user", "content": pictures})
-            pictures = []
+        if images and kind not in ("function_call_output", "custom_tool_call_output"):
+            messages.append({"role": "user", "content": images})
+            images = []
         if kind == "message":
             role, content = string(item.get("role")), _content(item.get("content"))
             if role in ("system", "developer") and not messages and isinstance(content, str):
-                orders.append(content)
+                system_texts.append(content)
                 continue
             # Chat templates accept a system message only at the start.
             message: Json = {"role": "assistant" if role == "assistant" else "user", "content": content}
-            if role == "assistant" and thought:
-                message["reasoning_content"], thought = thought, ""
+            if role == "assistant" and reasoning:
+                message["reasoning_content"], reasoning = reasoning, ""
             messages.append(message)
         elif kind == "reasoning":
             parts = mappings(item.get("content")) or mappings(item.get("summary"))
-            thought = "\n".join(string(part.get("text")) for part in parts)
+            reasoning = "\n".join(string(part.get("text")) for part in parts)
         elif kind in ("function_call", "custom_tool_call"):
             if not messages or messages[-1]["role"] != "assistant":
                 messages.append({"role": "assistant", "content": None})
-                if thought:
-                    messages[-1]["reasoning_content"], thought = thought, ""
+                if reasoning:
+                    messages[-1]["reasoning_content"], reasoning = reasoning, ""
             arguments = (
                 item.get("arguments") if kind == "function_call" else _dump({"input": item.get("input")}).decode()
             )
@@ -275,14 +275,14 @@ def _messages(instructions: str, given: object) -> list[Json]:
         elif kind in ("function_call_output", "custom_tool_call_output"):
             content = _content(item.get("output"))
             if not isinstance(content, str):
-                pictures += [part for part in content if part["type"] != "text"]
+                images += [part for part in content if part["type"] != "text"]
                 content = "\n".join(string(part.get("text")) for part in content if part["type"] == "text")
             messages.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": content})
         else:
             raise InvalidRequest(f"items of the type {str(kind)[:64]!r} are not served", field="input")
-    if pictures:
-        messages.append({"role": "user", "content": pictures})
-    system: list[Json] = [{"role": "system", "content": "\n\n".join(orders)}] if orders else []
+    if images:
+        messages.append({"role": "user", "content": images})
+    system: list[Json] = [{"role": "system", "content": "\n\n".join(system_texts)}] if system_texts else []
     return [*system, *messages]
 
 
@@ -360,23 +360,27 @@ def json_body(body: bytes) -> Mapping[str, object]:
     return fields
 
 
-def screened(asked: Mapping[str, object]) -> dict[str, object]:
-    """The fields of a chat completion that an agent may set; the nesting of `asked` is bounded.
+def screened(request_fields: Mapping[str, object]) -> dict[str, object]:
+    """The fields of a chat completion that an agent may set; the nesting of `request_fields` is bounded.
 
     Raises InvalidRequest for requests that are not served.
     """
-    fields = {name: value for name, value in asked.items() if name not in _OPERATORS and _PLACES.search(name) is None}
+    fields = {
+        name: value
+        for name, value in request_fields.items()
+        if name not in _OPERATOR_FIELDS and _ADDRESS_FIELDS.search(name) is None
+    }
     if fields.get("n") not in (None, 1):
         raise InvalidRequest("one answer to a request is served", field="n")
     for message in mappings(fields.get("messages")):
-        _check_places(message)
-    fields["tools"] = [tool for tool in mappings(fields.get("tools")) if tool.get("type") in _TOOLS]
+        _check_urls(message)
+    fields["tools"] = [tool for tool in mappings(fields.get("tools")) if tool.get("type") in _TOOL_TYPES]
     if not fields["tools"]:
-        fields = {name: value for name, value in fields.items() if name not in _WITH_TOOLS}
+        fields = {name: value for name, value in fields.items() if name not in _TOOL_FIELDS}
     return fields
 
 
-def _check_places(part: Mapping[str, object]) -> None:
+def _check_urls(part: Mapping[str, object]) -> None:
     """Refuse URLs that the server would fetch."""
     for name, value in part.items():
         if name.endswith("_url"):
@@ -385,4 +389,4 @@ def _check_places(part: Mapping[str, object]) -> None:
                 raise InvalidRequest("send pictures and files as data: URLs, nothing is fetched", field="messages")
             continue
         for inner in (mapping(value), *mappings(value)):
-            _check_places(inner)
+            _check_urls(inner)

@@ -1,4 +1,4 @@
-"""Harnesses of others in the workspace, over the Agent Client Protocol (version 1, client side, stdio)."""
+"""Third-party harnesses in the workspace, over the Agent Client Protocol (version 1, client side, stdio)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from swe_ai_fleet.domain.environment import Environment, Mount
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, PreconditionFailed, Unavailable
 from swe_ai_fleet.domain.trajectory import StopReason
 from swe_ai_fleet.extensions.acp.model_gateway import ModelGateway
-from swe_ai_fleet.extensions.acp.peer import METHOD_NOT_FOUND, Parameters, Peer, RequestRefused, opened
+from swe_ai_fleet.extensions.acp.peer import METHOD_NOT_FOUND, Parameters, Peer, RequestRefused, open_session
 from swe_ai_fleet.extensions.acp.permissions import Permissions
 from swe_ai_fleet.extensions.acp.session import CANCEL_SECONDS, HarnessSession
 from swe_ai_fleet.runtime.tool_services import secret_mask, tool_access, with_isolation_level
@@ -38,27 +38,27 @@ if TYPE_CHECKING:
     from swe_ai_fleet.cli.findings import DoctorFinding
 
 INSTALLED = "/opt/harness"
-"""Where a harness sees its installation."""
+"""The path of its installation for a harness."""
 MAX_HOME_CHARS = 8 * 1024 * 1024
 MAX_HOME_FILES = 500
 _SECONDS = 200.0
-"""For a harness to start in, where the doctor tries it."""
+"""The doctor's time limit for starting a harness."""
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,39}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Harness:
-    """How a program is started in the sandbox.
+    """The configuration of a harness.
 
-    In arguments, variables and the files of `home`, `{model_url}` stands for the base URL of the model API that it
-    reaches, and `{model}` for the model's name there.
+    In arguments, variables and the files of `home`, `{model_url}` stands for the base URL of its model API, and
+    `{model}` for the model's name there.
 
     Attributes:
         command: Its argv.
-        version: Which version this is; shown with its candidates.
-        directory: Its installation on this host, which it sees read-only at /opt/harness; empty: below /usr.
-        variables: Set for it, over the sandbox's own. Nothing secret: it can read them.
-        home: A directory whose text files are copied into the home that each of its runs has; empty: that begins empty.
+        version: Its version, shown with its candidates.
+        directory: Its installation on this host, mounted read-only at /opt/harness; empty: it is below /usr.
+        variables: Set over those of the sandbox. No secrets: the harness can read them.
+        home: A directory whose text files are copied into the home directory of each run; empty: none are.
     """
 
     command: tuple[str, ...]
@@ -68,7 +68,7 @@ class Harness:
     home: str = ""
 
     def check(self, name: str) -> None:
-        """Raises InvalidRequest naming the setting that is malformed."""
+        """Raises InvalidRequest naming the malformed setting."""
         where = f"harnesses.{name}"
         if not _NAME.fullmatch(name):
             raise InvalidRequest(
@@ -83,9 +83,9 @@ class Harness:
     def started(
         self, environment: Environment, *, gateway: Path | None = None, model: str = "", read_only: bool = False
     ) -> InteractiveCommand:
-        """The command over a workspace with this environment, and the socket of its model.
+        """The command for a workspace with this environment; `gateway` is the socket of its model.
 
-        Raises PreconditionFailed where something of the installation is missing.
+        Raises PreconditionFailed if a part of the installation is missing.
         """
 
         def filled(text: str) -> str:
@@ -104,7 +104,7 @@ class Harness:
         )
 
     def home_files(self) -> Mapping[str, str]:
-        """The texts of its home template by relative path. Raises PreconditionFailed."""
+        """The text files of `home` by relative path. Raises PreconditionFailed."""
         files: dict[str, str] = {}
         root = Path(self.home)
         if self.home and not root.is_dir():
@@ -128,7 +128,7 @@ class HarnessAgents:
     """An `OutsideAgent` for the harnesses of an installation, at endpoints `acp:NAME`.
 
     Attributes:
-        approval_timeout_seconds: How long people have to decide what one of them asks; 0: for ever.
+        approval_timeout_seconds: The time limit for a person's decision; 0: none.
     """
 
     harnesses: Mapping[str, Harness]
@@ -137,11 +137,11 @@ class HarnessAgents:
     in_place = True
 
     async def describe(self, endpoint: str) -> str:
-        """`acp:NAME VERSION`, as settings have it. Raises AgentFault."""
+        """`acp:NAME VERSION`, as configured. Raises AgentFault."""
         return f"{endpoint} {self._harness(endpoint).version}".strip()
 
     async def solve(self, endpoint: str, handout: Handout) -> HandedIn:
-        """Let the harness work in the clone; once this returns none of its processes lives. See `OutsideAgent`."""
+        """Run the harness in the clone; all of its processes have ended when this returns. See `OutsideAgent`."""
         task, run = handout.assignment.task, handout.record.run
         policy = policy_of(task)
         permissions = Permissions(handout, policy, timeout_seconds=self.approval_timeout_seconds)
@@ -166,16 +166,18 @@ class HarnessAgents:
                 read_only=not task.enable_tools or permissions.gate.wants_proposal,
             )
             try:
-                result = await self._worked(command, handout, pipeline, permissions, prompt=_prompt(handout, decisions))
+                result = await self._run_session(
+                    command, handout, pipeline, permissions, prompt=_prompt(handout, decisions)
+                )
             except AgentFault:
                 if gateway.spent is None:
                     raise
                 result = HandedIn(summary=handout.record.answer)
             if gateway.spent is not None and result.stop is not StopReason.AWAITING_APPROVAL:
-                result = replace(result, stop=gateway.spent, error=f"its model is not asked any more: {gateway.spent}")
+                result = replace(result, stop=gateway.spent, error=f"its model takes no more calls: {gateway.spent}")
             return result
 
-    async def _worked(
+    async def _run_session(
         self,
         command: InteractiveCommand,
         handout: Handout,
@@ -184,7 +186,7 @@ class HarnessAgents:
         *,
         prompt: str,
     ) -> HandedIn:
-        """What a program leaves that speaks the protocol."""
+        """Start the harness and run one session with it."""
         sandbox = replace(self.sandbox, tenant=handout.assignment.task.tenant)
         try:
             process = await InteractiveProcess.start(handout.clone.root, command, policy=sandbox)
@@ -197,7 +199,7 @@ class HarnessAgents:
             await uninterrupted(session.close())
 
     async def greeted(self, name: str, directory: Path, gateway: Path | None) -> str:
-        """Start a harness over an absolute directory without links, and end it; how it calls itself and its version.
+        """Start a harness in an absolute directory without links, and end it; returns its own name and version.
 
         Raises AgentFault, PreconditionFailed, Unavailable.
         """
@@ -207,9 +209,9 @@ class HarnessAgents:
 
         command = self._harness(f"{HARNESS}{name}").started(Environment(), gateway=gateway, model="model")
         process = await InteractiveProcess.start(directory, command, policy=self.sandbox)
-        peer = Peer(process, refuse, lambda _method, _told: None)
+        peer = Peer(process, refuse, lambda _method, _parameters: None)
         try:
-            _, details = await opened(peer, WORKSPACE)
+            _, details = await open_session(peer, WORKSPACE)
             return details
         finally:
             await uninterrupted(peer.close())
@@ -224,17 +226,17 @@ class HarnessAgents:
 
 
 def _prompt(handout: Handout, decisions: tuple[str, ...]) -> str:
-    """The task, and for a run that goes on what an earlier process of it came to."""
+    """The prompt of the task; a resumed run adds the last reply and the decisions of its earlier process."""
     earlier = handout.record.run.earlier
     if not earlier.steps:
         return handout.prompt
     replies = [step.reply.content for step in earlier.steps if step.reply.content]
-    again = rendered("acp/again", said=replies[-1] if replies else "", decisions=decisions)
-    return f"{handout.prompt}\n\n{again}"
+    resumed = rendered("acp/again", said=replies[-1] if replies else "", decisions=decisions)
+    return f"{handout.prompt}\n\n{resumed}"
 
 
 def harness_agents(settings: Settings, access: ToolAccess) -> HarnessAgents:
-    """The way to the harnesses of this installation. Raises InvalidRequest naming a malformed setting."""
+    """The harnesses of this installation. Raises InvalidRequest naming a malformed setting."""
     harnesses: dict[str, Harness] = {}
     for name, table in settings.harnesses.items():
         try:
@@ -243,21 +245,22 @@ def harness_agents(settings: Settings, access: ToolAccess) -> HarnessAgents:
             reason = str(error).splitlines()[0]
             raise InvalidRequest(f"the harness {name!r} is malformed: {reason}", field=f"harnesses.{name}") from None
         harnesses[name].check(name)
-    patience = settings.approval_timeout_seconds
-    return HarnessAgents(harnesses=harnesses, sandbox=access.sandbox, approval_timeout_seconds=patience)
+    return HarnessAgents(
+        harnesses=harnesses, sandbox=access.sandbox, approval_timeout_seconds=settings.approval_timeout_seconds
+    )
 
 
 async def examine(settings: Settings) -> list[DoctorFinding]:
-    """A finding of each harness that settings name."""
-    return await asyncio.gather(*(_harness(settings, name) for name in settings.harnesses))
+    """A finding for each configured harness."""
+    return await asyncio.gather(*(_finding(settings, name) for name in settings.harnesses))
 
 
-async def _harness(settings: Settings, name: str) -> DoctorFinding:
-    # What only a terminal needs.
+async def _finding(settings: Settings, name: str) -> DoctorFinding:
+    # Imported late: only the doctor needs them.
     from swe_ai_fleet.cli.findings import broken, faulty, ok
     from swe_ai_fleet.runtime.factories import open_model
 
-    part, mend = f"harness: {name}", f"see FLEET_HARNESSES and docs/harnesses.md; seats name it as acp:{name}"
+    part, hint = f"harness: {name}", f"see FLEET_HARNESSES and docs/harnesses.md; seats name it as acp:{name}"
     try:
         settings = await with_isolation_level(settings)
         agents = harness_agents(settings, tool_access(settings))
@@ -272,10 +275,10 @@ async def _harness(settings: Settings, name: str) -> DoctorFinding:
                     name, Path(await asyncio.to_thread(os.path.realpath, directory)), gateway.socket
                 )
     except (FleetError, TimeoutError) as error:
-        return faulty(part, error, mend, seconds=_SECONDS)
+        return faulty(part, error, hint, seconds=_SECONDS)
     version = agents.harnesses[name].version
     if version and version not in greeting:
         return broken(
-            part, f"it calls itself {greeting or 'nothing'}, and settings say {version}", mend, version=version
+            part, f"it calls itself {greeting or 'nothing'}, and settings say {version}", hint, version=version
         )
     return ok(part, f"starts in the sandbox and calls itself {greeting or 'nothing'}", version=version)

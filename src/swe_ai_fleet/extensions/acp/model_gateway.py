@@ -41,9 +41,9 @@ LONGEST_BODY = 16 * 1024 * 1024
 MOST_CALLS = 8
 """Concurrent calls."""
 _MOST_CONNECTIONS = 64
-# How long a client may take to read a part of an answer.
+# The time limit for a client to read a part of an answer.
 _STALLED_SECONDS = 30.0
-# The delay of a response grows by this with each request that did not reach the model.
+# A response is delayed by this for each request that did not reach the model.
 _PAUSE_SECONDS = 0.002
 _LONGEST_PAUSE_SECONDS = 1.0
 _CHARACTERS_PER_TOKEN = 4

@@ -1,6 +1,6 @@
-"""JSON-RPC 2.0 with a program in the sandbox, one message a line: requests both ways, all of it within bounds.
+"""JSON-RPC 2.0 with a program in the sandbox, one message a line, with requests both ways and limits on all of it.
 
-The program is untrusted. What it writes that is no message is counted and passed over; where it floods, it is killed.
+The program is untrusted. Lines that are no messages are counted and skipped; a program that floods is killed.
 """
 
 from __future__ import annotations
@@ -13,26 +13,24 @@ from contextlib import suppress
 from swe_ai_fleet.agents.external_agent import AgentFault
 from swe_ai_fleet.domain.errors import FleetError
 from swe_ai_fleet.domain.json_values import integer, json_object, mapping, string
-from swe_ai_fleet.sandbox.interactive import InteractiveProcess
+from swe_ai_fleet.sandbox.interactive import InteractiveProcess, LongLineError
 
 Parameters = Mapping[str, object]
 
 MAX_MESSAGE_BYTES = 8 * 1024 * 1024
-"""The longest message that a program may send: the whole of a file may be in it."""
+"""The longest message that a program may send, since it may hold a whole file."""
 MAX_BYTES = 512 * 1024 * 1024
 MAX_MESSAGES = 100_000
-MAX_RUBBISH = 1_000
-"""So many lines that are no messages are passed over: programs print warnings where they should not."""
+MAX_INVALID_LINES = 1_000
+"""The most lines that are no messages: some programs print warnings to standard output."""
 MAX_REQUESTS = 32
-"""Requests of the program that are answered at the same time; it waits with further ones."""
+"""The most concurrent requests of the program; further ones wait."""
 PROTOCOL_VERSION = 1
 START_SECONDS = 180.0
-"""How long a harness may take until it has a session: a large one that nobody has read before takes tens of seconds."""
+"""The time limit until a harness has a session: a large one takes tens of seconds to load for the first time."""
 NAME_CHARS = 100
 METHOD_NOT_FOUND, INVALID_PARAMETERS, FAILED = -32601, -32602, -32603
-_CHUNK = 64 * 1024
-_EXIT_SECONDS = 2.0
-_LAST_WORDS = 600
+_MAX_ERROR_CHARS = 600
 
 
 class RequestRefused(FleetError):
@@ -44,101 +42,96 @@ class RequestRefused(FleetError):
 
 
 class Peer:
-    """A conversation with a program over its pipes.
+    """A JSON-RPC connection with a program over its pipes.
 
     Args:
-        answer: Answers its requests by method and parameters. Raises RequestRefused; anything else that it raises ends
-            the conversation, as what `hear` raises does.
+        answer: Called with the method and the parameters of a request; returns the result, or raises RequestRefused.
+        on_notification: Called with the method and the parameters of a notification.
+
+    Other exceptions of either end the connection.
     """
 
     def __init__(
         self,
         process: InteractiveProcess,
         answer: Callable[[str, Parameters], Awaitable[object]],
-        hear: Callable[[str, Parameters], None],
+        on_notification: Callable[[str, Parameters], None],
     ) -> None:
-        self._process, self._answer, self._hear = process, answer, hear
-        self._waiting: dict[int, asyncio.Future[Parameters]] = {}
-        self._asked = self._bytes = self._messages = self._rubbish = 0
-        self._room = asyncio.Semaphore(MAX_REQUESTS)
+        self._process, self._answer, self._on_notification = process, answer, on_notification
+        self._replies: dict[int, asyncio.Future[Parameters]] = {}
+        self._last_id = self._bytes = self._messages = self._invalid_lines = 0
+        self._request_slots = asyncio.Semaphore(MAX_REQUESTS)
         self._answering: set[asyncio.Task[None]] = set()
         self._fault: BaseException | None = None
         self._reading = asyncio.create_task(self._read())
-        self._reading.add_done_callback(self._over)
+        self._reading.add_done_callback(self._finished)
 
     async def request(self, method: str, parameters: Parameters) -> Parameters:
-        """The result of a request, an object.
+        """Send a request and return its result, an object.
 
-        Raises AgentFault where the answer is an error or the program has ended, and what hearing or answering raised.
+        Raises AgentFault if the reply is an error or the program has ended, else what ended the connection.
         """
         if self._fault is not None:
             raise self._fault
-        self._asked += 1
-        number, answer = self._asked, asyncio.get_running_loop().create_future()
-        self._waiting[number] = answer
+        self._last_id += 1
+        number, answer = self._last_id, asyncio.get_running_loop().create_future()
+        self._replies[number] = answer
         try:
             await self._send({"id": number, "method": method, "params": parameters})
             return await answer
         finally:
-            self._waiting.pop(number, None)
+            self._replies.pop(number, None)
 
     async def notify(self, method: str, parameters: Parameters) -> None:
-        """Tell the program something."""
+        """Send a notification."""
         await self._send({"method": method, "params": parameters})
 
     async def close(self) -> None:
-        """Hear and answer nothing more; what was being carried out for the program is cancelled."""
+        """Stop reading, and cancel the requests of the program that are being answered."""
         tasks = {self._reading, *self._answering}
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks)
 
     async def _send(self, message: Parameters) -> None:
-        # The reading side notices the end of the program, and knows why.
+        # A broken pipe is the end of the program, which the reading task reports with the reason.
         with suppress(ConnectionError):
             self._process.stdin.write(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
             await self._process.stdin.drain()
 
     async def _read(self) -> None:
-        """Hear the program to its end, which is always a fault of somebody."""
+        """Read until the program ends; an end while the connection is open is a fault."""
         try:
-            await self._read_messages()
+            async for line in self._process.lines(max_bytes=MAX_MESSAGE_BYTES):
+                self._bytes += len(line) + 1
+                if self._bytes > MAX_BYTES:
+                    raise AgentFault(f"the agent wrote more than {MAX_BYTES} bytes, and was stopped")
+                await self._take(line)
+        except LongLineError:
+            await self._process.kill()
+            fault = f"the agent sent a message of more than {MAX_MESSAGE_BYTES} bytes, and was stopped"
+            raise AgentFault(fault) from None
         except AgentFault:
             await self._process.kill()
             raise
-        raise AgentFault(await self._ending())
+        raise AgentFault(f"the agent's program {await self._process.ending()}")
 
-    def _over(self, task: asyncio.Task[None]) -> None:
-        """Tell whoever waits why nothing more will be heard."""
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        """Fail the pending requests if a task of the connection has failed."""
         self._answering.discard(task)
         if task.cancelled() or (fault := task.exception()) is None:
             return
         self._fault = self._fault or fault
-        for answer in self._waiting.values():
+        for answer in self._replies.values():
             if not answer.done():
                 answer.set_exception(fault)
-
-    async def _read_messages(self) -> None:
-        buffer = bytearray()
-        while data := await self._process.stdout.read(_CHUNK):
-            self._bytes += len(data)
-            if self._bytes > MAX_BYTES:
-                raise AgentFault(f"the agent wrote more than {MAX_BYTES} bytes, and was stopped")
-            searched, start = len(buffer), 0
-            buffer += data
-            while (end := buffer.find(b"\n", max(start, searched))) >= 0:
-                await self._take(bytes(buffer[start:end]))
-                start = end + 1
-            del buffer[:start]
-            if len(buffer) > MAX_MESSAGE_BYTES:
-                raise AgentFault(f"the agent sent a message of more than {MAX_MESSAGE_BYTES} bytes, and was stopped")
 
     async def _take(self, line: bytes) -> None:
         message = json_object(line)
         if not message:
-            self._rubbish += bool(line.strip())
-            if self._rubbish > MAX_RUBBISH:
-                raise AgentFault(f"the agent wrote more than {MAX_RUBBISH} lines that are no messages")
+            self._invalid_lines += bool(line.strip())
+            if self._invalid_lines > MAX_INVALID_LINES:
+                raise AgentFault(f"the agent wrote more than {MAX_INVALID_LINES} lines that are no messages")
             return
         self._messages += 1
         if self._messages > MAX_MESSAGES:
@@ -147,24 +140,24 @@ class Peer:
         if not method:
             self._settle_request(message)
         elif number is None:
-            self._hear(method, mapping(message.get("params")))
+            self._on_notification(method, mapping(message.get("params")))
         else:
-            # Until there is room nothing more is read: the program's pipe fills, and it waits.
-            await self._room.acquire()
+            # Nothing more is read until a slot is free: the pipe fills, and the program waits.
+            await self._request_slots.acquire()
             task = asyncio.create_task(self._respond(number, method, mapping(message.get("params"))))
             self._answering.add(task)
-            task.add_done_callback(self._over)
-            task.add_done_callback(lambda _: self._room.release())
+            task.add_done_callback(self._finished)
+            task.add_done_callback(lambda _: self._request_slots.release())
 
     def _settle_request(self, message: Parameters) -> None:
-        waiting = self._waiting.get(integer(message.get("id")))
+        waiting = self._replies.get(integer(message.get("id")))
         if waiting is None or waiting.done():
             return
         if "error" in message:
             error = mapping(message["error"])
             words = string(error.get("message")) or "no reason given"
             details = error.get("data")
-            more = f" {json.dumps(details)[:_LAST_WORDS]}" if details else ""
+            more = f" {json.dumps(details)[:_MAX_ERROR_CHARS]}" if details else ""
             waiting.set_exception(
                 AgentFault(f"the agent answers with error {integer(error.get('code'))}: {words}{more}")
             )
@@ -178,19 +171,9 @@ class Peer:
             answer = {"error": {"code": refused.code, "message": refused.message}}
         await self._send({"id": number, **answer})
 
-    async def _ending(self) -> str:
-        """Why the program says nothing more."""
-        try:
-            async with asyncio.timeout(_EXIT_SECONDS):
-                ending = f"the agent's program ended with exit code {await self._process.wait()}"
-        except TimeoutError:
-            ending = "the agent's program closed its output"
-        last_words = self._process.errors().text().strip()[-_LAST_WORDS:]
-        return f"{ending}; its last words: {last_words}" if last_words else ending
 
-
-async def opened(peer: Peer, directory: str) -> tuple[str, str]:
-    """The id of a new session in a directory, and how the agent calls itself and its version. Raises AgentFault."""
+async def open_session(peer: Peer, directory: str) -> tuple[str, str]:
+    """Open a session in a directory; returns its id, and the agent's own name and version. Raises AgentFault."""
     capabilities = {"fs": {"readTextFile": True, "writeTextFile": True}, "terminal": True}
     client = {"name": "swe-ai-fleet", "version": str(PROTOCOL_VERSION)}
     hello = {"protocolVersion": PROTOCOL_VERSION, "clientCapabilities": capabilities, "clientInfo": client}

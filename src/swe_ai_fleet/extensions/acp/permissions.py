@@ -1,4 +1,4 @@
-"""Permissions: what a harness asks before it acts, decided by the policy of its run and the task's approval policy."""
+"""Permissions of a harness, decided by the policy of its run and the approval policy of its task."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from swe_ai_fleet.tools.policy import MOUNT, SHELL, Policy
 _READING = frozenset({"read", "search", "think"})
 _CHANGING = frozenset({"edit", "delete", "move"})
 KINDS = _READING | _CHANGING | {"execute", "fetch"}
-"""What harnesses say their calls do, as far as the fleet tells it apart."""
+"""The kinds of calls in the protocol that the fleet distinguishes."""
 _PATHS = ("path", "file_path", "filePath", "filepath", "filename", "absolute_path")
 _UNKNOWN = OperationSpec(
     name=f"{HARNESS}_other",
@@ -37,20 +37,20 @@ _UNKNOWN = OperationSpec(
     risk=Risk.HIGH,
     executes=True,
 )
-_DECIDED = {
+_DECISION_TEXTS = {
     ApprovalDecision.APPROVED: "approved.",
     ApprovalDecision.REJECTED: "rejected: do without it.",
     ApprovalDecision.ADJUSTED: "not as it is; this is asked for instead:",
 }
 _MAX_TEXT_CHARS = 8_000
-_MOST_PARTS = 50
+_MAX_PARTS = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolUse:
-    """What a harness says of one call of its own tools, as far as its messages about it told; untrusted, cut to size.
+    """A harness's own report of one of its tool calls, merged from its messages so far; untrusted, cut to size.
 
-    `input` is JSON or text; `command` is what it runs in a shell, empty where it is something else.
+    `input` is JSON or text; `command` is a shell command, empty for other calls.
     """
 
     kind: str = ""
@@ -63,17 +63,17 @@ class ToolUse:
     diffs: tuple[str, ...] = ()
 
     def updated(self, message: Mapping[str, object]) -> ToolUse:
-        """With what a further message has; each part that it has takes the place of what was told before."""
-        content, raw = mappings(message.get("content"))[:_MOST_PARTS], message.get("rawInput")
+        """The report with a further message merged in; a field of the message replaces the earlier value."""
+        content, raw = mappings(message.get("content"))[:_MAX_PARTS], message.get("rawInput")
         diffs = [item for item in content if item.get("type") == "diff"]
         named = [
-            string(location.get("path")) for location in (*mappings(message.get("locations"))[:_MOST_PARTS], *diffs)
+            string(location.get("path")) for location in (*mappings(message.get("locations"))[:_MAX_PARTS], *diffs)
         ]
         named += [string(mapping(raw).get(key)) for key in _PATHS]
         texts = [string(mapping(part.get("content")).get("text")) for part in content if part.get("type") == "content"]
         kind, title = _cut(string(message.get("kind"))) or self.kind, _cut(string(message.get("title"))) or self.title
         command = mapping(raw).get("command")
-        words = strings(command)[:_MOST_PARTS]
+        words = strings(command)[:_MAX_PARTS]
         command_text = (words[0] if isinstance(command, str) else shlex.join(words)) if words else self.command
         written = raw if isinstance(raw, str) else json.dumps(raw, ensure_ascii=False) if raw else ""
         return ToolUse(
@@ -93,7 +93,7 @@ class ToolUse:
         return self.kind in _CHANGING or bool(self.diffs)
 
     def reading(self) -> ReadCall:
-        """What of the fleet's own operations it comes closest to."""
+        """The call as the nearest operation of the fleet."""
         catalogue = operations()
         if self.command:
             return ReadCall(spec=catalogue[SHELL].spec, arguments={"command": self.command})
@@ -106,13 +106,13 @@ class ToolUse:
 
 
 class Permissions:
-    """Decides what a harness of one run may do of what it asks for.
+    """Decides the permission requests of a harness in one run.
 
-    A request that waits for a person ends the run. In the next process of the run the harness begins anew; where it
-    asks for the same thing again, the decision is there.
+    A request that waits for a person ends the process of the run. The harness starts again in the next one; if it makes
+    the same request again, it gets the decision.
 
     Args:
-        timeout_seconds: How long people have; 0: for ever.
+        timeout_seconds: The time limit for a person's decision; 0: none.
     """
 
     def __init__(self, handout: Handout, policy: Policy, *, timeout_seconds: float) -> None:
@@ -139,9 +139,9 @@ class Permissions:
         )
 
     async def ask(self, use: ToolUse, *, text: str) -> Ruling:
-        """Whether the harness may do something by itself; a step of its own. Raises FleetError."""
+        """Decide whether the harness may make a call of its own tools; recorded as a step. Raises FleetError."""
         reading = use.reading()
-        call_id = self._name(reading)
+        call_id = self._call_id(reading)
         arguments = {"kind": use.kind, "title": use.title, **reading.arguments}
         call = self._record.call(f"{HARNESS}_permission", arguments, text=text, call_id=call_id)
         if refusal := self._policy.refusal(reading.spec, reading.arguments):
@@ -149,7 +149,7 @@ class Permissions:
         else:
             answer = await self._ruled(call, reading)
         if answer.verdict is CallVerdict.GO:
-            self._granted.update(_keys(reading))
+            self._granted.update(_grants(reading))
         if answer.verdict is not CallVerdict.WAIT:
             allowed = answer.verdict is CallVerdict.GO
             result = ToolResult(success=True, operation="", content=f"allowed: {answer.text}")
@@ -167,31 +167,32 @@ class Permissions:
         return answer
 
     async def perform(self, spec: OperationSpec, arguments: Mapping[str, object], *, text: str) -> tuple[str, Ruling]:
-        """Whether the fleet may do something for the harness, and the id of its call; a step of its own.
+        """Decide whether the fleet may run an operation for the harness; a step. Also returns the call's id.
 
-        What a person has approved when the harness asked before is not asked about again. Raises FleetError.
+        If the harness asked for permission before and got it, nobody is asked again. Raises FleetError.
         """
         reading = ReadCall(spec=spec, arguments=arguments)
-        call = self._record.call(spec.name, arguments, text=text, call_id=self._name(reading))
-        keys = _keys(reading)
+        call = self._record.call(spec.name, arguments, text=text, call_id=self._call_id(reading))
+        keys = _grants(reading)
         if keys and all(self._granted[key] for key in keys):
             self._granted.subtract(keys)
             return call.call_id, Ruling(verdict=CallVerdict.GO)
         return call.call_id, await self._ruled(call, reading)
 
     async def propose(self, approach: str) -> Ruling:
-        """Whether a plan that the harness wrote is approved; a step of its own."""
+        """Ask a person to approve the harness's plan; recorded as a step."""
         reading = ReadCall(spec=operations()[PROPOSE].spec, arguments={"approach": approach, "reasoning": ""})
-        call = self._record.call(PROPOSE, reading.arguments, call_id=self._name(reading))
+        call = self._record.call(PROPOSE, reading.arguments, call_id=self._call_id(reading))
         return await self._ruled(call, reading)
 
     async def settle(self) -> tuple[str, ...]:
-        """What people decided about what earlier processes of the run asked, in words; recorded, once each."""
+        """The decisions about requests of the run's earlier processes, in words; each is recorded once."""
         lines: list[str] = []
         for name, resolution in self._earlier.resolutions.items():
             request = self._earlier.requests[name]
             self._approvals.record_decision(request, resolution)
-            call_id, text = request.call.call_id, f"{_DECIDED[resolution.decision]} {resolution.text.strip()}".strip()
+            call_id = request.call.call_id
+            text = f"{_DECISION_TEXTS[resolution.decision]} {resolution.text.strip()}".strip()
             if not self._earlier.observed(call_id):
                 if request.policy is ApprovalPolicy.PLAN:
                     reading = ReadCall(spec=operations()[PROPOSE].spec, arguments={"approach": request.approach})
@@ -206,8 +207,8 @@ class Permissions:
         [ruling] = await self.gate.review([call], step=self._record.step)
         return replace(ruling, text=ruling.text or "nobody has to be asked")
 
-    def _name(self, reading: ReadCall) -> str:
-        """The same for the same thing, asked for the first, second, ... time by a process of the run."""
+    def _call_id(self, reading: ReadCall) -> str:
+        """The id of a call, the same in each process of the run for the same call made for the nth time."""
         written = json.dumps([reading.spec.name, reading.arguments], sort_keys=True, default=str)
         digest = hashlib.sha256(written.encode("utf-8", "replace")).hexdigest()[:12]
         self._asked[digest] += 1
@@ -218,8 +219,8 @@ def _cut(text: str) -> str:
     return text[:_MAX_TEXT_CHARS]
 
 
-def _keys(reading: ReadCall) -> tuple[str, ...]:
-    """What a permission is for: a command, or files."""
+def _grants(reading: ReadCall) -> tuple[str, ...]:
+    """What a permission covers: a command, or files."""
     arguments = reading.arguments
     if reading.spec.name == SHELL:
         return (f"run {arguments.get('command')}",)

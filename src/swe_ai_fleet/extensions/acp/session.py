@@ -1,4 +1,4 @@
-"""One session with a harness: what it is told, what it asks for, and what it says of what it does."""
+"""One session with a harness: its prompts, its requests, and its reports of its own tool calls."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from swe_ai_fleet.extensions.acp.peer import (
     Parameters,
     Peer,
     RequestRefused,
-    opened,
+    open_session,
 )
 from swe_ai_fleet.extensions.acp.permissions import KINDS, Permissions, ToolUse
 from swe_ai_fleet.sandbox.interactive import InteractiveProcess
@@ -62,13 +62,13 @@ _STOPS: Mapping[str, tuple[StopReason, str]] = {
 
 
 class HarnessFiles(FileTool):
-    """The files of the workspace as a client of the protocol gives them: whole and unchanged."""
+    """The workspace's files as the protocol serves them: whole and unchanged."""
 
     name = "files"
     text = ""
-    """What was read last, as it is in the file: a harness writes it back."""
+    """The text of the last read, unchanged, since a harness writes it back."""
     missing = False
-    """Whether there was no such file."""
+    """Whether the last read found no file."""
 
     @operation(read_only=True)
     async def read_text_file(
@@ -92,7 +92,7 @@ class HarnessFiles(FileTool):
 
 
 class HarnessSession:
-    """A harness, the program `process`, that works on the task of a `handout`; its requests go through `pipeline`."""
+    """A harness, run as `process`, that works on the task of a `handout`; its requests go through `pipeline`."""
 
     def __init__(
         self, process: InteractiveProcess, handout: Handout, pipeline: Pipeline, permissions: Permissions
@@ -104,15 +104,16 @@ class HarnessSession:
         self._terminals: dict[str, asyncio.Task[ToolResult]] = {}
         self._running: set[asyncio.Task[ToolResult]] = set()
         self._uses: dict[str, ToolUse] = {}
-        self._text = self._said = ""
+        self._text = self._last_text = ""
         self._plans: list[Plan] = []
         self._session_id = ""
-        self._asking: asyncio.Task[Parameters] | None = None
-        # One call of a step after the other: the log has each with its result before the next one begins.
+        self._prompting: asyncio.Task[Parameters] | None = None
+        # Calls run one at a time: the log has the result of each before the next one.
         self._turn = asyncio.Lock()
-        self._late: deque[Callable[[], None]] = deque()
+        # Records that wait for the end of a running call.
+        self._deferred: deque[Callable[[], None]] = deque()
         self._ended: asyncio.Future[HandedIn] = asyncio.get_running_loop().create_future()
-        self._answers: Mapping[str, Callable[[Parameters], Awaitable[object]]] = {
+        self._methods: Mapping[str, Callable[[Parameters], Awaitable[object]]] = {
             "fs/read_text_file": self._read_file,
             "fs/write_text_file": self._write_file,
             "session/request_permission": self._permission,
@@ -122,11 +123,11 @@ class HarnessSession:
             "terminal/kill": self._kill_terminal,
             "terminal/release": self._release_terminal,
         }
-        self._peer = Peer(process, self._answer, self._hear)
+        self._peer = Peer(process, self._answer, self._on_notification)
 
     async def work(self, prompt: str) -> HandedIn:
-        """Let the harness work until its turn ends, or its run does. Raises AgentFault, FleetError of its requests."""
-        self._session_id, _ = await opened(self._peer, self._handout.clone.mount)
+        """Prompt the harness and wait until its turn or its run ends. Raises AgentFault, FleetError."""
+        self._session_id, _ = await open_session(self._peer, self._handout.clone.mount)
         if not self._permissions.gate.wants_proposal:
             return await self._prompted(prompt)
         result = await self._prompted(f"{prompt}\n\n{PROPOSE}")
@@ -138,42 +139,42 @@ class HarnessSession:
         return HandedIn(stop=StopReason.REJECTED, summary=result.summary, error=answer.text)
 
     async def close(self) -> None:
-        """End the harness and all that it started; what it told and never ended is told as broken off."""
-        if self._asking is not None:
-            # One that does not read hears nothing.
+        """End the harness and everything that it started; its unfinished calls are recorded as interrupted."""
+        if self._prompting is not None:
+            # A harness that does not read never sees the cancellation.
             with suppress(TimeoutError, FleetError):
                 async with asyncio.timeout(CANCEL_SECONDS):
-                    if not self._asking.done():
+                    if not self._prompting.done():
                         await self._peer.notify("session/cancel", {"sessionId": self._session_id})
-                    await self._asking
+                    await self._prompting
         for task in self._running:
             task.cancel()
         await asyncio.gather(self._peer.close(), *self._running, return_exceptions=True)
         await self._process.close(grace_seconds=CANCEL_SECONDS)
-        self._catch_up()
+        self._record_deferred()
         for call_id, use in self._uses.items():
             if use.status:
-                self._tell_use(call_id, use, Outcome.INTERRUPTED)
+                self._record_call(call_id, use, Outcome.INTERRUPTED)
         if text := self._take_text():
             self._record.say(text)
-        self._record.answer = self._record.masked(self._said, MAX_SUMMARY_CHARS)
+        self._record.answer = self._record.masked(self._last_text, MAX_SUMMARY_CHARS)
 
     async def _prompted(self, prompt: str) -> HandedIn:
         parameters = {"sessionId": self._session_id, "prompt": [{"type": "text", "text": prompt}]}
-        self._asking = asking = asyncio.create_task(self._peer.request("session/prompt", parameters))
+        self._prompting = asking = asyncio.create_task(self._peer.request("session/prompt", parameters))
         await asyncio.wait({asking, self._ended}, return_when=asyncio.FIRST_COMPLETED)
         if self._ended.done():
             return self._ended.result()
         reply = asking.result()
-        self._catch_up()
+        self._record_deferred()
         stop, error = _STOPS.get(
             string(reply.get("stopReason")), (StopReason.MODEL_STOPPED, "the agent ended its turn")
         )
-        return HandedIn(summary=self._take_text() or self._said, stop=stop, error=error)
+        return HandedIn(summary=self._take_text() or self._last_text, stop=stop, error=error)
 
-    # What the harness says
+    # Notifications of the harness
 
-    def _hear(self, method: str, parameters: Parameters) -> None:
+    def _on_notification(self, method: str, parameters: Parameters) -> None:
         if method != "session/update" or parameters.get("sessionId") != self._session_id or self._ended.done():
             return
         update = mapping(parameters.get("update"))
@@ -181,22 +182,22 @@ class HarnessSession:
         if kind == "agent_message_chunk":
             self._text = (self._text + string(mapping(update, "content").get("text")))[: 2 * MAX_SUMMARY_CHARS]
         elif kind in ("tool_call", "tool_call_update"):
-            self._hear_use(string(update.get("toolCallId"))[:NAME_CHARS], update)
+            self._on_tool_call(string(update.get("toolCallId"))[:NAME_CHARS], update)
         elif kind == "plan":
-            self._hear_plan(mappings(update.get("entries"))[:MAX_PLAN_STEPS])
+            self._on_plan(mappings(update.get("entries"))[:MAX_PLAN_STEPS])
 
-    def _hear_use(self, call_id: str, update: Parameters) -> None:
+    def _on_tool_call(self, call_id: str, update: Parameters) -> None:
         use = self._uses.pop(call_id, ToolUse()).updated(update)
         if use.changes and len(self._record.paths) < MAX_PATHS:
             self._record.paths.update(use.paths)
         if use.status in ("completed", "failed"):
             outcome = Outcome.SUCCESS if use.status == "completed" else Outcome.ERROR
-            self._soon(lambda: self._tell_use(call_id, use, outcome))
+            self._record_later(lambda: self._record_call(call_id, use, outcome))
         elif len(self._uses) < MAX_OPEN_CALLS:
             self._uses[call_id] = use
 
-    def _tell_use(self, call_id: str, use: ToolUse, outcome: Outcome) -> None:
-        """What the harness did by itself: a step, and an entry in the audit that says whose word it is."""
+    def _record_call(self, call_id: str, use: ToolUse, outcome: Outcome) -> None:
+        """Record a call that the harness made itself: a step, and an audit entry marked as the harness's own word."""
         operation_name = use.kind if use.kind in KINDS else "other"
         arguments = {"title": use.title, "input": use.input, "paths": ", ".join(use.paths)}
         arguments = {name: value for name, value in arguments.items() if value}
@@ -212,32 +213,32 @@ class HarnessSession:
         self._record.tell(operation_name, arguments, result, call_id=call.call_id)
         self._count()
 
-    def _hear_plan(self, entries: list[Mapping[str, object]]) -> None:
+    def _on_plan(self, entries: list[Mapping[str, object]]) -> None:
         record = self._record
         steps = [record.masked(string(entry.get("content")), _PLAN_CHARS) for entry in entries]
         plan = Plan(steps=tuple(PlanStep(tool=HARNESS, operation="step", why=step) for step in steps))
         if steps and len(self._plans) < MAX_PLANS and plan not in self._plans[-1:]:
             self._plans.append(plan)
-            self._soon(lambda: record.run.post(PlanMade(step=record.step, plan=plan, reason=self._take_text())))
+            self._record_later(lambda: record.run.post(PlanMade(step=record.step, plan=plan, reason=self._take_text())))
 
     def _take_text(self) -> str:
-        """What the harness said since it was asked for last."""
+        """The harness's text since the last call of this."""
         text, self._text = self._text.strip(), ""
-        self._said = text or self._said
+        self._last_text = text or self._last_text
         return text
 
-    def _soon(self, tell: Callable[[], None]) -> None:
-        """Write something down once no call is under way."""
-        self._late.append(tell)
+    def _record_later(self, tell: Callable[[], None]) -> None:
+        """Record something once no call is running."""
+        self._deferred.append(tell)
         if not self._turn.locked():
-            self._catch_up()
+            self._record_deferred()
 
-    def _catch_up(self) -> None:
-        while self._late:
-            self._late.popleft()()
+    def _record_deferred(self) -> None:
+        while self._deferred:
+            self._deferred.popleft()()
 
     def _count(self) -> None:
-        """Pay for a call; the run ends with the first one that it cannot afford."""
+        """Charge a call to the budget; the first one beyond the limit ends the run."""
         if (budget := self._record.budget) is None:
             return
         if not budget.tool_calls_left:
@@ -249,26 +250,26 @@ class HarnessSession:
         if not self._ended.done():
             self._ended.set_result(result)
 
-    # What the harness asks for
+    # Requests of the harness
 
     async def _answer(self, method: str, parameters: Parameters) -> object:
-        if (answer := self._answers.get(method)) is None:
+        if (answer := self._methods.get(method)) is None:
             raise RequestRefused(f"there is no method {method[:100]!r}", METHOD_NOT_FOUND)
         if not self._session_id or parameters.get("sessionId") != self._session_id:
             raise RequestRefused("there is no such session", INVALID_PARAMETERS)
-        self._check_going_on()
+        self._check_open()
         return await answer(parameters)
 
-    def _check_going_on(self) -> None:
+    def _check_open(self) -> None:
         if self._ended.done():
             raise RequestRefused("the session is over")
 
-    async def _carried_out(self, toolkit: Toolkit, name: str, arguments: Mapping[str, object]) -> ToolResult:
-        """An operation of the fleet's own, done for the harness: asked about, through the pipeline, a step."""
+    async def _perform(self, toolkit: Toolkit, name: str, arguments: Mapping[str, object]) -> ToolResult:
+        """Run one of the fleet's operations for the harness, if permitted: a step, through the pipeline."""
         definition = {**FileTool.definitions, **toolkit.definitions}[name]
         spec = definition.spec
         async with self._turn:
-            self._check_going_on()
+            self._check_open()
             try:
                 call_id, answer = await self._permissions.perform(spec, arguments, text=self._take_text())
                 self._count()
@@ -281,22 +282,22 @@ class HarnessSession:
                 entry = self._record.run.trail.open(spec, arguments={}, secret=arguments, call_id=call_id)
                 return entry.close(result, PolicyDecision.REFUSED, answer.text)
             finally:
-                self._catch_up()
+                self._record_deferred()
 
     async def _permission(self, parameters: Parameters) -> object:
         tool_call, options = mapping(parameters.get("toolCall")), mappings(parameters.get("options"))
         call_id = string(tool_call.get("toolCallId"))[:NAME_CHARS]
         use = self._uses.get(call_id, ToolUse()).updated(tool_call)
         if call_id in self._uses or len(self._uses) < MAX_OPEN_CALLS:
-            # Later messages about it may have less: it has not begun before it is said to.
+            # Later messages may leave fields out; the call has not begun until one says so.
             self._uses[call_id] = replace(use, status="", input=use.input or use.title)
         async with self._turn:
-            self._check_going_on()
+            self._check_open()
             try:
                 answer = await self._permissions.ask(use, text=self._take_text())
                 self._count()
             finally:
-                self._catch_up()
+                self._record_deferred()
         if answer.verdict is CallVerdict.WAIT:
             self._end(HandedIn(stop=StopReason.AWAITING_APPROVAL))
         elif answer.verdict is CallVerdict.END:
@@ -309,7 +310,7 @@ class HarnessSession:
 
     async def _read_file(self, parameters: Parameters) -> object:
         arguments = {name: parameters[name] for name in ("path", "line", "limit") if parameters.get(name) is not None}
-        result = await self._carried_out(self._files, "read_text_file", arguments)
+        result = await self._perform(self._files, "read_text_file", arguments)
         if not result.success:
             missing = self._files.missing and result.outcome is not Outcome.REFUSED
             raise RequestRefused(result.error, _RESOURCE_NOT_FOUND if missing else FAILED)
@@ -317,7 +318,7 @@ class HarnessSession:
 
     async def _write_file(self, parameters: Parameters) -> object:
         arguments = {"path": parameters.get("path"), "content": parameters.get("content")}
-        result = await self._carried_out(self._files, "write_file", arguments)
+        result = await self._perform(self._files, "write_file", arguments)
         if not result.success:
             raise RequestRefused(result.error)
         self._record.paths.add(string(result.metadata.get("path")))
@@ -327,7 +328,7 @@ class HarnessSession:
         if len(self._terminals) >= MAX_TERMINALS:
             raise RequestRefused(f"there are {MAX_TERMINALS} terminals already: release some")
         words = [string(parameters.get("command")), *strings(parameters.get("args"))]
-        # Some send a whole line as the command, and no arguments.
+        # Some harnesses send the whole command line as the command.
         line = words[0] if len(words) == 1 else shlex.join(words)
         variables = [
             f"{string(each.get('name'))}={string(each.get('value'))}" for each in mappings(parameters.get("env"))
@@ -337,7 +338,7 @@ class HarnessSession:
         if (directory := string(parameters.get("cwd"))) not in ("", self._handout.clone.mount):
             line = f"cd {shlex.quote(directory)} && {line}"
         terminal = uuid.uuid4().hex[:12]
-        running = asyncio.create_task(self._carried_out(self._shell, "run_command", {"command": line}))
+        running = asyncio.create_task(self._perform(self._shell, "run_command", {"command": line}))
         self._terminals[terminal] = running
         self._running.add(running)
         running.add_done_callback(self._running.discard)

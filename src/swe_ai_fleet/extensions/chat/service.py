@@ -21,7 +21,7 @@ from swe_ai_fleet.extensions.chat.opening import open_chats
 from swe_ai_fleet.extensions.chat.progress import AnswerStep, ProgressKind
 from swe_ai_fleet.extensions.chat.session import CHATS_BUCKET, MAX_CARD_CHARS, ChatMessage, ChatState, check_namespaces
 from swe_ai_fleet.runtime.execution_tools import ExecutionsView
-from swe_ai_fleet.runtime.stack import Stack
+from swe_ai_fleet.runtime.service_deps import ServiceDeps
 
 CHATS_KEPT_SECONDS = 90 * 86_400.0
 """How long a session is kept after its last message."""
@@ -94,7 +94,7 @@ class ConversationServicer(ConversationServiceServicer):
 
 
 @asynccontextmanager
-async def open_service(deps: Stack) -> AsyncGenerator[Service]:
+async def open_service(deps: ServiceDeps) -> AsyncGenerator[Service]:
     """The chats of a fleet as a service, until the context ends. Raises InvalidRequest, Unavailable."""
 
     def view(tenant: str) -> ExecutionsView:

@@ -28,7 +28,7 @@ _CPU_PERIOD = 100_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageBuildRequest:
-    """What is to be built: paths are the caller's, the network and the limits are checked already."""
+    """A request to build an image: paths as the caller gave them, network and limits already checked."""
 
     tag: str
     directory: str
@@ -51,7 +51,7 @@ async def build(names: OwnedNames, root: Path, tree: Tree, request: ImageBuildRe
         raise ToolFailure(f"this run has {len(images)} images, its most; remove one with docker_rm")
     references = {image: await names.image(image, pull=names.policy.pull) for image in sorted(checked.images)}
     labels = names.owner.labels(OwnedKind.IMAGE)
-    # Without the moment, so that the steps of a stage are taken from the cache.
+    # Without the time, so that the engine can take the steps of a stage from its cache.
     every = {label: value for label, value in labels.items() if not label.endswith(".created-at")}
     written = checked.text(references, every=every, last=labels)
     name = f".fleet-{secrets.token_hex(8)}.dockerfile"
@@ -100,7 +100,7 @@ def _packed(names: OwnedNames, root: Path, tree: Tree, directory: str, name: str
     kind, _, _ = tree.info(real := tree.find(directory))
     if kind != "directory":
         raise ToolFailure(f"{quoted(directory)} is a {kind}; the context of a build is a directory")
-    # What the engine reads from this file it leaves out of `COPY . .`: the two that are ours.
+    # Keeps the two files that are added here out of `COPY . .`.
     left_out = f"{name}\n{IGNORE_FILE}\n"
     return pack(
         root,

@@ -1,7 +1,4 @@
-"""Containers as the engine is asked for them and as a caller is shown them, and commands that run in one.
-
-A command runs to its end, within a time, with what it printed.
-"""
+"""Containers: the requests that create them, what callers see of them, and commands run in them within a time limit."""
 
 from __future__ import annotations
 
@@ -33,7 +30,7 @@ _TEMPORARY_MB = 64
 
 
 class Access(StrEnum):
-    """How the workspace stands in a container."""
+    """The mount of the workspace in a container."""
 
     READ_ONLY = "ro"
     READ_WRITE = "rw"
@@ -42,10 +39,10 @@ class Access(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerRequest:
-    """What a container is made of.
+    """The request for a new container.
 
     `root` is the workspace on the engine's host. `hidden` are directories of it that a container with write access
-    gets empty. `user` is `uid:gid`. `logged` keeps what it prints for later, within bounds.
+    sees empty. `user` is `uid:gid`. With `logged`, the engine keeps the output, within bounds.
     """
 
     image: str
@@ -132,8 +129,8 @@ class ContainerRequest:
         bind = {"Propagation": "rprivate", "NonRecursive": True}
         source = {"Type": "bind", "Source": str(self.root), "Target": MOUNT, "ReadOnly": not writable}
         mounts.append({**source, "BindOptions": bind})
-        # Nothing below the workspace is ever the source of a mount: the engine would follow a link that was put
-        # there a moment ago. What must not be written is covered by something empty instead.
+        # A path below the workspace is never a mount's source: the engine would follow a link that was put there a
+        # moment ago. Directories that must not be written are covered by an empty mount instead.
         mounts += [_temporary(f"{MOUNT}/{name}", 0o555, 1) for name in self.hidden if writable]
         return mounts
 
@@ -144,7 +141,7 @@ def _temporary(target: str, mode: int, size_mb: int) -> dict[str, object]:
 
 
 def safe_facts(inspected: Mapping[str, Any], name: str) -> dict[str, object]:
-    """What a caller may know of its container: no values of variables, no paths of the host."""
+    """The facts of a container that callers may see: no values of variables, no paths of the host."""
     state, config, host = inspected["State"], inspected["Config"], inspected["HostConfig"]
     return {
         "name": name,
@@ -189,7 +186,7 @@ def image_facts(name: str, inspected: Mapping[str, Any]) -> dict[str, object]:
 
 
 def short_id(identifier: str) -> str:
-    """The part of an engine's id that people write."""
+    """The short form of an engine's id."""
     return identifier.removeprefix("sha256:")[:12]
 
 
@@ -200,7 +197,7 @@ def _names_of(config: Mapping[str, Any]) -> list[str]:
 async def run_to_end(
     engine: DockerEngine, request: ContainerRequest, name: str, *, seconds: float, limit: int
 ) -> ToolResult:
-    """Run a new container and remove it, whatever happens. Raises ToolFailure."""
+    """Run a new container to its end and always remove it. Raises ToolFailure."""
     printout = Printout(limit)
     identifier = await engine.create(request.config(), name)
     started_at = time.monotonic()
@@ -213,7 +210,7 @@ async def run_to_end(
             await engine.kill(identifier)
         state = (await engine.container(identifier))["State"]
     finally:
-        # What is left because the engine went away is the reaper's.
+        # If the engine is gone, `reap` removes the container later.
         with suppress(ToolFailure):
             await uninterrupted(engine.remove(identifier))
     note = f" (it ran out of its {request.limits.memory_mb} MiB of memory)" if state.get("OOMKilled") else ""
@@ -221,7 +218,7 @@ async def run_to_end(
 
 
 async def start(engine: DockerEngine, request: ContainerRequest, name: str) -> str:
-    """Start a container that runs on by itself; its id. One that does not start is removed. Raises ToolFailure."""
+    """Start a container and return its id; one that does not start is removed. Raises ToolFailure."""
     identifier = await engine.create(request.config(), name)
     try:
         await engine.start(identifier)
@@ -237,8 +234,8 @@ async def execute(
 ) -> ToolResult:
     """Run a command in a running container. Raises ToolFailure.
 
-    The engine can't end one command of a container: one that takes too long or prints too much is ended by starting
-    the container anew, a cancelled one by stopping it.
+    The engine cannot end a single command of a container: if one takes too long or prints too much, the container is
+    restarted; if it is cancelled, the container is killed.
     """
     if entry.listed.get("State") != "running":
         raise ToolFailure(f"the container {entry.name} does not run ({entry.listed.get('Status')}); run another")
@@ -260,7 +257,7 @@ async def execute(
 def ended(
     operation: str, printout: Printout, *, code: int | None, late: bool, started_at: float, note: str = ""
 ) -> ToolResult:
-    """How a command ended, for a reader."""
+    """The result of a command that ended."""
     outcome, error = Outcome.SUCCESS, ""
     if late:
         outcome = Outcome.TIMEOUT
@@ -282,7 +279,7 @@ def ended(
 
 
 def bounded(values: Mapping[str, str], name: str) -> None:
-    """Raise ToolFailure for what an engine or a kernel would choke on."""
+    """Raise ToolFailure for values that the engine or the kernel would not accept."""
     for key, value in values.items():
         if "\0" in key + value or (name != "command" and (not key or "=" in key)):
             raise ToolFailure(f"{name} holds a NUL character, or a name that is empty or has '=' in it")

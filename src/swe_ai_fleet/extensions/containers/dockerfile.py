@@ -1,6 +1,6 @@
-"""A Dockerfile as it may be built: read into instructions, checked, and written anew, one line each.
+"""Dockerfiles: parsed into instructions, checked, and rewritten, one line each.
 
-The engine gets what is written here, never the original: so it can't read it in another way than it was checked.
+The engine gets the rewritten file, never the original, so it cannot read it differently from this check.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _FETCHES = re.compile(r"[:$\\]")
 class Instruction:
     """One instruction.
 
-    `image` is the canonical name of the image that it draws on, `stage` what a FROM calls its stage.
+    `image` is the canonical name of the image that it uses, `stage` the name that a FROM gives its stage.
     """
 
     word: str
@@ -49,7 +49,7 @@ class Instruction:
 
 
 _PLACE = "\0"
-"""Where an image's reference goes; no Dockerfile holds a NUL."""
+"""Stands for an image's reference; no Dockerfile has a NUL."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,12 +60,12 @@ class Dockerfile:
 
     @property
     def images(self) -> frozenset[str]:
-        """The images that it builds on or copies from, by canonical name."""
+        """The canonical names of the images that it builds on or copies from."""
         return frozenset(instruction.image for instruction in self.instructions if instruction.image)
 
     def until(self, target: str) -> Dockerfile:
         """The Dockerfile up to the end of a stage. Raises ToolFailure where no stage has that name."""
-        starts = [place for place, instruction in enumerate(self.instructions) if instruction.word == "FROM"]
+        starts = [index for index, instruction in enumerate(self.instructions) if instruction.word == "FROM"]
         for start, end in pairwise((*starts, len(self.instructions))):
             if self.instructions[start].stage == target.lower():
                 return Dockerfile(instructions=self.instructions[:end])
@@ -75,8 +75,8 @@ class Dockerfile:
     def text(self, references: Mapping[str, str], *, every: Mapping[str, str], last: Mapping[str, str]) -> str:
         """The Dockerfile for the engine.
 
-        Every stage starts with the labels `every`, so that unfinished ones carry them too; the end has those of `last`,
-        whatever the Dockerfile itself says.
+        Every stage starts with the labels `every`, so that unfinished builds have them too; the last line sets the
+        labels `last`, over any that the Dockerfile sets.
         """
         lines = ["# checked and written anew"]
         for instruction in self.instructions:
@@ -99,8 +99,8 @@ def parse(text: str, build_args: Mapping[str, str]) -> Dockerfile:
     """Read and check a Dockerfile.
 
     Raises:
-        ToolFailure: It is none, or uses what this builder does not know.
-        ToolRefusal: It asks for what no build gets.
+        ToolFailure: The text is no Dockerfile, or uses a feature that is not supported here.
+        ToolRefusal: It asks for something that no build gets.
     """
     if "\0" in text:
         raise ToolFailure("the Dockerfile holds a NUL character")
@@ -140,7 +140,7 @@ def _logical_lines(text: str) -> list[str]:
 
 
 class _Checker:
-    """What is known of a Dockerfile up to some line: its stages, and the arguments before the first of them."""
+    """Checks instruction by instruction; keeps the stages so far, and the arguments before the first of them."""
 
     def __init__(self, build_args: Mapping[str, str]) -> None:
         self._given = build_args

@@ -1,4 +1,4 @@
-"""The engine behind its socket: the only place that knows the Docker SDK. Calls run in threads, for a bounded time."""
+"""A client of the container engine; only this module imports the Docker SDK. Calls run in threads, with time limits."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from swe_ai_fleet.sandbox.uninterrupted import uninterrupted
 from swe_ai_fleet.tools.definition import ToolFailure
 
 KEPT_BYTES = 256 * 1024
-"""Of each stream, so many bytes from the head and as many from the tail."""
+"""Bytes kept of an output's beginning, and again of its end."""
 
 _HEADER_BYTES = 8
 _PIECE_BYTES = 64 * 1024
 
 
 class Printout:
-    """Both streams of a command in the order in which they came; it can be read at any time.
+    """The output of a command, both streams in order of arrival; readable at any time.
 
     Args:
-        limit: Bytes after which nothing more is taken.
+        limit: The most bytes that are read.
     """
 
     def __init__(self, limit: int) -> None:
@@ -37,7 +37,7 @@ class Printout:
 
     @property
     def flooded(self) -> bool:
-        """Whether there was more than the limit."""
+        """Whether the output exceeded the limit."""
         return self._kept.total > self._limit
 
     @property
@@ -45,16 +45,16 @@ class Printout:
         return self._kept.output()
 
     def text(self) -> str:
-        """The output as text, with the elided count in its place."""
+        """The output as text; a note stands for the bytes left out of its middle."""
         return self.output.text().rstrip("\n")
 
     def add(self, data: bytes) -> bool:
-        """Take the next bytes; whether more are wanted."""
+        """Add bytes; False once the limit is exceeded."""
         self._kept.feed(data)
         return not self.flooded
 
     def collect(self, stream: EngineStream) -> None:
-        """Read a multiplexed stream (eight bytes of header, then so many of output) to its end or to the limit."""
+        """Read a multiplexed stream (frames with a header of eight bytes) to its end or to the limit."""
         for data in _frames(stream):
             if not self.add(data):
                 return
@@ -96,7 +96,7 @@ class MissingOnEngine(ToolFailure):
 
 
 class EngineStream:
-    """An answer of the engine that is read piece by piece in a thread; `stop` ends the reading from outside."""
+    """A streamed answer of the engine, read in a thread; another thread can `stop` the reading."""
 
     def __init__(self, response: Any) -> None:
         self._response = response
@@ -110,7 +110,7 @@ class EngineStream:
         yield from self._response.iter_content(_PIECE_BYTES)
 
     def stop(self) -> None:
-        """Wake a reader that waits; what it reads from now on is the end."""
+        """Wake a waiting reader; it then reads the end of the stream."""
         with self._lock:
             if not self._closed:
                 with suppress(OSError, ValueError):
@@ -127,9 +127,9 @@ class DockerEngine:
 
     Args:
         host: `unix:///path` or `tcp://host:port`.
-        call_seconds: How long a single request may take that only asks or commands; streams have their own limits.
+        call_seconds: The time limit of a request without a stream; streams have their own limits.
 
-    Every method raises ToolFailure where the engine is absent, does not answer or says no.
+    Every method raises ToolFailure if the engine is absent, does not answer or refuses.
     """
 
     def __init__(self, host: str, *, call_seconds: float = 30.0) -> None:
@@ -143,7 +143,7 @@ class DockerEngine:
 
     @property
     def connected(self) -> bool:
-        """Whether the engine was reached at all."""
+        """Whether a request has reached the engine."""
         return self._client is not None
 
     async def containers(self, label: str) -> list[Mapping[str, Any]]:
@@ -153,12 +153,12 @@ class DockerEngine:
         return await self._call(lambda client: client.inspect_container(reference))
 
     async def create(self, config: Mapping[str, object], name: str) -> str:
-        """A new container's id; a cancelled caller leaves none behind."""
+        """Create a container and return its id; if the caller is cancelled, the container is removed."""
         future = self._threads(
             self._control, self._ask, lambda client: client.create_container_from_config(config, name)
         )
         try:
-            return (await _seen_through(future, self._call_seconds + _SPARE_SECONDS, self._host))["Id"]
+            return (await _finished(future, self._call_seconds + _SPARE_SECONDS, self._host))["Id"]
         except asyncio.CancelledError:
             if future.done() and future.exception() is None:
                 await uninterrupted(self.remove(future.result()["Id"]))
@@ -168,26 +168,26 @@ class DockerEngine:
         await self._call(lambda client: client.start(reference))
 
     async def stop(self, reference: str, seconds: int) -> None:
-        """End a container's process: asked first, killed after some seconds."""
+        """Stop a container: SIGTERM, and SIGKILL after some seconds."""
         await self._call(lambda client: client.stop(reference, timeout=seconds), seconds + self._call_seconds)
 
     async def kill(self, reference: str) -> None:
-        """End a container's process at once; one that has ended already is no error."""
+        """Kill a container; one that has already ended is no error."""
         with suppress(ToolFailure):
             await self._call(lambda client: client.kill(reference))
 
     async def restart(self, reference: str) -> None:
-        """End everything that runs in a container and start its own process afresh."""
+        """Kill every process of a container and start it again."""
         await self._call(lambda client: client.restart(reference, timeout=0))
 
     async def wait(self, reference: str, seconds: float) -> None:
-        """Return when a container's process has ended."""
+        """Wait until a container has ended."""
         future = self._threads(self._streams, self._ask, lambda client: client.wait(reference, timeout=seconds))
-        # A caller who gives up does not wait for this thread: it ends with the container.
+        # A cancelled caller does not wait for this thread, which ends when the container does.
         await asyncio.shield(future)
 
     async def remove(self, reference: str) -> None:
-        """Remove a container with its anonymous volumes, running or not; one that is gone already is no error."""
+        """Remove a container with its anonymous volumes, running or not; a missing one is no error."""
         with suppress(MissingOnEngine):
             await self._call(lambda client: client.remove_container(reference, force=True, v=True))
 
@@ -198,14 +198,14 @@ class DockerEngine:
         return await self._call(lambda client: client.inspect_image(reference))
 
     async def remove_image(self, reference: str) -> None:
-        """Remove an image with the unnamed ones beneath it; one that is gone already is no error."""
+        """Remove an image with its unnamed parents; a missing one is no error."""
         with suppress(MissingOnEngine):
             await self._call(lambda client: client.remove_image(reference, force=True))
 
     async def attached(
         self, reference: str, printout: Printout, *, start: Callable[[], Awaitable[None]], seconds: float
     ) -> None:
-        """Take what a container prints, from its very start to its end. `start` is called when all will be heard."""
+        """Read a container's whole output; `start` is called once the stream is open, so that none of it is missed."""
         query = {"stream": "1", "stdout": "1", "stderr": "1"}
         stream = await self._open(f"/containers/{reference}/attach", params=query, seconds=seconds)
         try:
@@ -224,7 +224,7 @@ class DockerEngine:
     async def execute(
         self, reference: str, command: Sequence[str], printout: Printout, *, directory: str, seconds: float
     ) -> int | None:
-        """The exit code of another command in a running container; None where it still runs."""
+        """Run a command in a running container; returns its exit code, None if it still runs."""
         created = await self._call(
             lambda client: client.exec_create(reference, list(command), stdin=False, workdir=directory or None)
         )
@@ -234,12 +234,12 @@ class DockerEngine:
         return None if state["Running"] else state["ExitCode"]
 
     async def build(self, context: IO[bytes], printout: Printout, *, params: Mapping[str, str], seconds: float) -> str:
-        """The error of a build; empty where it succeeded. Leaving it early ends the build."""
+        """Build an image; returns the error, empty after success. Cancellation ends the build."""
         stream = await self._open("/build", params=params, upload=context, seconds=seconds)
         return await self._read(stream, lambda: _build_error(stream, printout))
 
     async def close(self) -> None:
-        """Let go of the engine. Threads that wait for it end by their own limits."""
+        """Close the connection. Threads that wait for an answer end at their own time limits."""
         self._closed = True
         self._control.shutdown(wait=False)
         self._streams.shutdown(wait=False)
@@ -248,10 +248,10 @@ class DockerEngine:
             client.close()
 
     async def _call(self, ask: Callable[[Any], T], seconds: float | None = None) -> T:
-        """Ask in a thread. A cancelled caller waits until the engine has answered: what was begun is then known."""
+        """Send a request in a thread. A cancelled caller still waits for the answer: no request stays half done."""
         limit = (self._call_seconds if seconds is None else seconds) + _SPARE_SECONDS
         future = self._threads(self._control, self._ask, ask)
-        return await _seen_through(future, limit, self._host)
+        return await _finished(future, limit, self._host)
 
     async def _open(
         self,
@@ -273,7 +273,7 @@ class DockerEngine:
                 data=upload,
                 headers=headers,
                 stream=True,
-                # Silence is no fault of a stream; whoever reads it counts the time.
+                # A silent stream is no fault: the reader has its own time limit.
                 timeout=(self._call_seconds, seconds + _SPARE_SECONDS),
             )
             if response.status_code >= 400:
@@ -286,11 +286,11 @@ class DockerEngine:
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
-            future.add_done_callback(_close_unheard)
+            future.add_done_callback(_close_unused)
             raise
 
     async def _read(self, stream: EngineStream, read: Callable[[], T]) -> T:
-        """Read in a thread; a cancelled reader is woken and waited for."""
+        """Read in a thread; if the caller is cancelled, the reading is stopped and waited for."""
         reading = self._threads(self._streams, self._guarded, read)
         try:
             return await asyncio.shield(reading)
@@ -315,7 +315,7 @@ class DockerEngine:
         return self._guarded(lambda: ask(self._connected()))
 
     def _guarded(self, work: Callable[[], T]) -> T:
-        """Errors of the SDK and of what lies beneath it, as failures of the tool."""
+        """Raises ToolFailure for errors of the SDK and of the HTTP client below it."""
         try:
             import docker.errors
             import requests
@@ -341,28 +341,28 @@ class DockerEngine:
             if self._client is None:
                 make: Any = docker.APIClient  # it is annotated to take whole seconds only
                 client = make(base_url=self._host, version="auto", timeout=self._call_seconds)
-                # Neither proxies of this process nor the credentials of whoever runs it are an agent's to use.
+                # Agents must not use this process's proxies, nor its user's registry credentials.
                 client.trust_env = False
                 client.reload_config(os.devnull)
                 self._client = client
             return self._client
 
 
-async def _seen_through(future: asyncio.Future[T], limit: float, host: str) -> T:
-    """The answer; a cancelled caller waits for it all the same."""
+async def _finished(future: asyncio.Future[T], limit: float, host: str) -> T:
+    """The result of a request; a cancelled caller waits for its end, too."""
     try:
         await asyncio.wait([future], timeout=limit)
     except asyncio.CancelledError:
         await asyncio.wait([future], timeout=limit)
         if future.done() and not future.cancelled():
-            future.exception()  # nobody is left to hear it
+            future.exception()  # retrieved, or asyncio logs it
         raise
     if not future.done():
         raise ToolFailure(f"the container engine at {host} did not answer within {limit:g} seconds")
     return future.result()
 
 
-def _close_unheard(future: asyncio.Future[EngineStream]) -> None:
+def _close_unused(future: asyncio.Future[EngineStream]) -> None:
     if not future.cancelled() and future.exception() is None:
         future.result().close()
 
@@ -377,7 +377,7 @@ def _failure_of(status: int, body: bytes) -> ToolFailure:
 
 
 def _build_error(stream: EngineStream, printout: Printout) -> str:
-    """The error out of the JSON objects, one a line, that tell of a build; what it prints goes to the printout."""
+    """The error of a build from its progress stream (a JSON object a line); its output goes to the printout."""
     error, pending = "", b""
     for piece in stream.pieces():
         *lines, pending = (pending + piece).split(b"\n")

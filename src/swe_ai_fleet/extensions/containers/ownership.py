@@ -1,6 +1,6 @@
-"""Ownership on the engine: labels, the names of one run's containers and images, and removal of what runs left.
+"""Ownership on the engine: labels, the names of one run's containers and images, and removal of leftovers.
 
-An agent reaches what its run made, by the names it gave, and nobody else's.
+An agent reaches the containers and images of its own run only, by the names that it chose.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,40}")
 _TAG = re.compile(r"[a-z0-9]+(?:[._-][a-z0-9]+)*(?::[A-Za-z0-9_][A-Za-z0-9._-]{0,60})?")
 _MIN_ID_CHARS = 6
 _RETRY_SECONDS = (0.1, 0.3, 0.6, 1.0, 2.0)
-"""The engine takes a moment over the end of a build that was broken off, and holds its images until then."""
+"""The engine takes a moment to end an interrupted build, and holds its images until then."""
 
 
 class OwnedKind(StrEnum):
-    """Containers inherit the labels of their image, whoever starts them: so each kind has labels of its own."""
+    """Containers inherit the labels of their image, so each kind has its own labels."""
 
     CONTAINER = "container"
     IMAGE = "image"
@@ -37,34 +37,33 @@ class OwnedKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwningRun:
-    """The run that containers and images are made for.
+    """The run that owns containers and images; the tool shows no others.
 
-    Nothing of another owner can be seen through the tool. `workspace_id` is random where none is given, so that two
-    tools in one process never share by accident.
+    `workspace_id` is random, so that two tools in one process share nothing.
     """
 
     tenant: str = ""
     execution_id: str = ""
     agent_id: str = ""
-    workspace_id: str = field(default_factory=lambda: secrets.token_hex(8))
+    workspace_id: str = field(init=False, default_factory=lambda: secrets.token_hex(8))
 
     @property
     def key(self) -> str:
-        """A short name for the four together; fit for names of images and containers."""
+        """A digest of the four fields, valid in names of images and containers."""
         parts = "\0".join((self.tenant, self.execution_id, self.agent_id, self.workspace_id))
         return hashlib.sha256(utf8(parts)).hexdigest()[:20]
 
     @property
     def namespace(self) -> str:
-        """What the names of this owner's images and containers begin with."""
+        """The prefix of the names of this owner's images and containers."""
         return f"fleet-{self.key}"
 
     def selector(self, kind: OwnedKind) -> str:
-        """The label that this owner's things of a kind carry, and nobody else's."""
+        """The label that marks this owner's objects of a kind."""
         return f"{LABEL_PREFIX}{kind}.owner={self.key}"
 
     def labels(self, kind: OwnedKind) -> dict[str, str]:
-        """Everything that is written on a new container or image."""
+        """All labels of a new container or image."""
         prefix = f"{LABEL_PREFIX}{kind}."
         return {
             f"{prefix}owner": self.key,
@@ -78,7 +77,7 @@ class OwningRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnedEntry:
-    """A container or an image of the run: the name its agent knows, the engine's id, and what the engine lists."""
+    """A container or an image of the run: the agent's name, the engine's id, and the engine's list entry."""
 
     name: str
     id: str
@@ -86,7 +85,7 @@ class OwnedEntry:
 
 
 class OwnedNames:
-    """Names of one run, to and from what the engine calls them."""
+    """Translates between one run's names and the engine's names."""
 
     def __init__(self, engine: DockerEngine, owner: OwningRun, policy: DockerPolicy) -> None:
         self.engine = engine
@@ -94,7 +93,7 @@ class OwnedNames:
         self.policy = policy
 
     def short(self, name: str) -> str:
-        """The name of a container or an image as the run's agent knows it."""
+        """The agent's name of a container or an image."""
         return name.removeprefix(f"{self.owner.namespace}/").removeprefix(f"{self.owner.namespace}-")
 
     async def containers(self) -> list[OwnedEntry]:
@@ -115,7 +114,7 @@ class OwnedNames:
         return container
 
     async def images(self) -> list[OwnedEntry]:
-        """The images that were built in this run and have a name."""
+        """The named images that were built in this run."""
         return [
             OwnedEntry(name=self.short(tag), id=listed["Id"], listed=listed)
             for listed in await self.engine.images(self.owner.selector(OwnedKind.IMAGE))
@@ -124,21 +123,21 @@ class OwnedNames:
         ]
 
     async def own_image(self, name: str) -> OwnedEntry | None:
-        """An image built in this run, by name or by the beginning of its id; None where there is none."""
+        """An image built in this run, by name or by the beginning of its id; None: there is none."""
         return _entry_named(await self.images(), name, canonical(name))
 
     async def image_only(self, name: str) -> OwnedEntry | None:
-        """The run's image of this name, where no container of it has the name too."""
+        """The run's image of this name; None if there is none, or a container has the name too."""
         image = await self.own_image(name)
         is_container = image is not None and name in {entry.name for entry in await self.containers()}
         return None if is_container else image
 
     async def image(self, name: str, *, pull: bool = False) -> str:
-        """How the engine knows an image that may be used. With `pull`, an allowed one may be missing.
+        """The engine's name of an image that may be used. With `pull`, an allowed one may be missing.
 
         Raises:
-            ToolRefusal: It is neither the run's own nor allowed.
-            ToolFailure: It is allowed, but not there.
+            ToolRefusal: The image is neither the run's own nor allowed.
+            ToolFailure: The image is allowed, but missing.
         """
         own = await self.own_image(name)
         if own is not None:
@@ -156,13 +155,13 @@ class OwnedNames:
         return image
 
     def container_name(self, name: str) -> str:
-        """What the engine is to call a new container. Raises ToolFailure."""
+        """The engine's name of a new container. Raises ToolFailure."""
         if name and not _NAME.fullmatch(name):
             raise ToolFailure("name a container with at most 41 lower-case letters, digits, '-' and '_', such as db")
         return f"{self.owner.namespace}-{name or secrets.token_hex(4)}"
 
     def tag(self, name: str) -> str:
-        """What the engine is to call a new image. Raises ToolFailure."""
+        """The engine's name of a new image. Raises ToolFailure."""
         if not _TAG.fullmatch(name) or len(name) > 100:
             raise ToolFailure("tag an image with lower-case letters, digits, '.', '_' and '-', such as app or app:test")
         return f"{self.owner.namespace}/{canonical(name)}"
@@ -181,7 +180,7 @@ def _entry_named(entries: list[OwnedEntry], *names: str) -> OwnedEntry | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemovedObjects:
-    """How many containers and images were removed, and what could not be, by name with the reason."""
+    """How many containers and images were removed, and `ID: reason` of each that could not be."""
 
     containers: int = 0
     images: int = 0
@@ -189,9 +188,9 @@ class RemovedObjects:
 
 
 async def reap(policy: DockerPolicy, *, executions: Collection[str]) -> RemovedObjects:
-    """Remove the fleet's containers and images of ended executions, whichever run made them.
+    """Remove the containers and images of ended executions.
 
-    Raises ToolFailure where there is no engine.
+    Raises ToolFailure if the engine does not answer.
     """
     engine = DockerEngine(policy.host, call_seconds=policy.call_seconds)
     try:
@@ -205,7 +204,7 @@ async def remove_run(engine: DockerEngine, owner: OwningRun) -> RemovedObjects:
 
 
 async def _leftovers(engine: DockerEngine, owner: str) -> list[tuple[OwnedKind, str, str]]:
-    """(kind, id, execution) of what an owner left; an empty one stands for all."""
+    """(kind, id, execution) of the objects that an owner left; empty: all owners."""
     items: list[tuple[OwnedKind, str, str]] = []
     for kind, ask in ((OwnedKind.CONTAINER, engine.containers), (OwnedKind.IMAGE, engine.images)):
         for listed in await ask(f"{LABEL_PREFIX}{kind}.owner{owner}"):
@@ -221,7 +220,8 @@ async def _remove(engine: DockerEngine, items: list[tuple[OwnedKind, str, str]])
         count, refused = await _removed(images, engine.remove_image)
         second += count
         images = list(refused)
-        if images and not count:  # those that others were built upon can go at once; these are in use
+        # Base images can be removed once those built on them are gone; if none could be, the rest is in use.
+        if images and not count:
             wait = next(pauses, None)
             if wait is None:
                 failures |= refused
@@ -232,7 +232,7 @@ async def _remove(engine: DockerEngine, items: list[tuple[OwnedKind, str, str]])
 
 
 async def _removed(identifiers: list[str], remove: Callable[[str], Awaitable[None]]) -> tuple[int, dict[str, str]]:
-    """How many could be removed, and why the others could not."""
+    """How many were removed, and the reason for each other."""
     refused: dict[str, str] = {}
     for identifier in identifiers:
         try:

@@ -1,6 +1,6 @@
-"""Policy on containers of a run: images, networks, limits; and what no container ever gets.
+"""The policy for the containers of a run: images, networks, limits, and options that are never granted.
 
-Arguments that no operation has are refused with a reason rather than as unknown.
+A call with such an option is refused with the reason, rather than as an unknown argument.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _WORDS_OF_NEVER = (
     "ulimits cpu_quota cpu_period nano_cpus pids_limit oom_score_adj shm_size publish ports publish_all user"
 )
 _NEVER = frozenset(_WORDS_OF_NEVER.split())
-"""Options of the engine that a caller may ask for by name and never gets."""
+"""Options of the engine that are never granted."""
 _REASON = (
     "containers run without capabilities, with no devices, in their own namespaces and never as root; they get the "
     "workspace (say workspace='ro', 'rw' or 'none') and limits (memory_mb, cpus, pids); docker_exec reaches their ports"
@@ -52,21 +52,21 @@ class ContainerLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DockerPolicy:
-    """What the containers of a run may be and have.
+    """The permissions and limits of the containers of a run.
 
     Args:
         host: The engine, `unix:///path` or `tcp://host:port`; of docker or of podman.
-        images: Globs of images that may be run and built upon (`python:3.*`), as `name:tag`. Whatever they name, the
-            images built in the same run are allowed too, and with no globs only those.
-        networks: Names of the engine's networks that may be asked for. They are as open as the engine made them: give
-            an internal one, not `bridge`, where containers must not reach this host. `none` is always allowed; `host`
-            and other containers' never.
-        pull: Whether a build may fetch an allowed image that the engine does not have. Without it, it must be there.
-        defaults: The limits where the caller names none.
-        ceiling: The highest limits a caller gets; those of build steps too (processes excepted, for which builds have
+        images: Globs of images that may be run and built upon (`python:3.*`), as `name:tag`. Images built in the same
+            run are always allowed; without globs, only those.
+        networks: Names of the engine's networks that may be requested. Their access is the engine's: name an internal
+            one, not `bridge`, if containers must not reach this host. `none` is always allowed; `host` and the
+            networks of other containers never are.
+        pull: Whether a build may fetch an allowed image that the engine does not have.
+        defaults: The limits if the caller names none.
+        ceiling: The highest limits that a caller gets, for build steps too (except processes, for which builds have
             no setting).
-        user: `uid:gid` in containers; None is the owner of the workspace, or 65534 where that is root.
-        read_only_root: Whether each container's own files are read-only, rather than those whose caller asks for it.
+        user: `uid:gid` in containers; None: the owner of the workspace, or 65534 if that is root.
+        read_only_root: Whether the own files of every container are read-only, not only if the caller asks for it.
         max_containers: Containers of a run at the same time.
         max_images: Images of a run at the same time.
         max_output_bytes: Output of one command after which it is stopped.
@@ -108,11 +108,11 @@ class DockerPolicy:
         return self.host.startswith("unix://")
 
     def allows_image(self, image: str) -> bool:
-        """Whether a canonical image name is matched by one of the globs."""
+        """Whether one of the globs matches a canonical image name."""
         return any(fnmatchcase(image, glob) or fnmatchcase(image, canonical(glob)) for glob in self.images)
 
     def network(self, name: str) -> str:
-        """The network as the engine is told it. Raises ToolRefusal."""
+        """The network, if it is granted. Raises ToolRefusal."""
         if name in (NO_NETWORK, *self.networks):
             return name
         granted = ", ".join((NO_NETWORK, *sorted(self.networks)))
@@ -135,7 +135,7 @@ class DockerPolicy:
 
 
 def canonical(image: str) -> str:
-    """An image name with its tag spelled out and without the default registry's prefix."""
+    """An image name with its tag and without the default registry's prefix."""
     for prefix in _HUB:
         image = image.removeprefix(prefix)
     if "@" in image or ":" in image.rpartition("/")[2]:
@@ -144,7 +144,7 @@ def canonical(image: str) -> str:
 
 
 def checked_image(image: str) -> str:
-    """The canonical name. Raises ToolRefusal for what is no name of an image."""
+    """The canonical name of an image. Raises ToolRefusal for a malformed one."""
     if not _IMAGE.fullmatch(image):
         raise ToolRefusal(f"{image[:100]!r} is not an image name; it looks like app or python:3.12-slim")
     return canonical(image)
@@ -157,7 +157,7 @@ def _within(name: str, value: float, low: float, high: float) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardedOperation:
-    """A definition that says why, where an argument asks for what no container gets; implements `Definition`."""
+    """A definition that refuses options that are never granted, with the reason; implements `Definition`."""
 
     inner: Definition
 

@@ -1,4 +1,4 @@
-"""Containers for agents: built, run and removed on a docker or podman engine, within a policy."""
+"""Containers for agents: builds, runs and removes them on a docker or podman engine, within a policy."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pydantic import Field
 
 from swe_ai_fleet.domain.json_values import is_list, is_mapping
 from swe_ai_fleet.domain.task import Role, Task
+from swe_ai_fleet.domain.text import counted
 from swe_ai_fleet.domain.tool import Risk, ToolResult
 from swe_ai_fleet.extensions.containers import building, containers
 from swe_ai_fleet.extensions.containers.containers import (
@@ -63,14 +64,14 @@ Seconds = Annotated[float | None, Field(description="Stop it after so many secon
 
 
 class DockerTool(Toolkit):
-    """Containers for one run. Nothing that others made can be seen or touched through it.
+    """The containers of one run. Containers and images of other runs cannot be seen or changed through it.
 
-    An async context manager: leaving it removes the run's containers and images, as `close` does.
+    An async context manager: its exit removes the run's containers and images, as `close` does.
 
     Args:
-        workspace: What containers get at `/workspace`: an open workspace, or the path of a directory.
-        policy: The engine's address, what may be run, and the limits.
-        owner: Whose run this is, for the labels by which leftovers are found; without one, nobody else's.
+        workspace: Mounted into containers at `/workspace`: an open workspace, or the path of a directory.
+        policy: The engine's address, the permitted images and networks, and the limits.
+        owner: The run, for the labels by which `reap` finds what it left; None: a run without a name.
     """
 
     name: ClassVar[str] = "docker"
@@ -96,9 +97,9 @@ class DockerTool(Toolkit):
         await self.close()
 
     async def close(self) -> RemovedObjects:
-        """Remove the run's containers and images, where the engine was used at all; what was removed.
+        """Remove the run's containers and images, if it has any; returns what was removed.
 
-        Raises ToolFailure where the engine has gone away; a later `reap` removes what is left.
+        Raises ToolFailure if the engine does not answer; a later `reap` removes the rest.
         """
         return await uninterrupted(self._close())
 
@@ -304,7 +305,7 @@ class DockerTool(Toolkit):
         return min(requested or math.inf, self.pipeline.limits.command_timeout_seconds)
 
     def _checked_mount(self, access: Access) -> tuple[str, ...]:
-        """What must be hidden of the mounted workspace. Raises ToolRefusal where it must not be mounted."""
+        """The directories to hide in the mounted workspace. Raises ToolRefusal if it must not be mounted."""
         if access is Access.NONE:
             return ()
         root = self.workspace.root
@@ -356,10 +357,9 @@ def _owner_of(root: Path) -> str:
 
 
 class ContainerPack(ToolPack):
-    """The engine that makes agents' containers; where settings name none, they get none."""
+    """The container engine that settings name; without one, agents get no containers."""
 
     kit = DockerTool
-    before = "http"
     shown = {Role.DEVOPS: frozenset({"docker_build", "docker_run", "docker_logs", "docker_ps"})}  # noqa: RUF012
 
     def __init__(self, settings: Settings) -> None:
@@ -382,4 +382,6 @@ class ContainerPack(ToolPack):
             removed = await reap(self.policy, executions=executions)
         except ToolFailure as fault:
             raise ToolFailure(fault.message, hint="start the engine, or leave FLEET_DOCKER out") from None
-        return str(removed) if removed != RemovedObjects() else ""
+        counts = {"container": removed.containers, "image": removed.images}
+        words = [counted(count, noun) for noun, count in counts.items() if count]
+        return ", ".join((*words, *(f"not {failure}" for failure in removed.failures)))

@@ -24,19 +24,19 @@ _FETCH_ROWS = 100
 REFUSED = re.compile(
     r"(load\s+csv|\b(?:apoc|dbms|genai)\s*\.|\bin\s+transactions\b|\bterminate\s+transactions?\b)", re.IGNORECASE
 )
-"""Refused in every mode: reading files and URLs from the server, its procedures, transactions of its own."""
+"""Refused in every mode: reading files and URLs on the server, its procedures, and separate transactions."""
 
 _FORBIDDEN_CODES = ("Statement.AccessMode", "Security.Forbidden")
 _APART = re.compile(
     r"""//[^\n\r]*|/\*.*?(?:\*/|\Z)|'(?:\\.|[^'\\])*+(?:'|\\?\Z)|"(?:\\.|[^"\\])*+(?:"|\\?\Z)|`(?:[^`]|``)*+(?:`|\Z)""",
     re.DOTALL,
 )
-"""Comments, strings and quoted names; what is opened always matches, so that a statement is gone through once."""
+"""Comments, strings and quoted names; an unclosed one matches to the end, so that the search is linear."""
 
 _ESCAPE = re.compile(r"\\u([0-9a-fA-F]{4})")
 _INTEGERS = range(-(2**63), 2**63)
 _UNREADABLE = (LookupError, TypeError, AttributeError, AssertionError, ValueError, struct.error, RuntimeError)
-"""What the driver lets through where a server does not keep to the protocol."""
+"""The exceptions that the driver raises if a server violates the protocol."""
 
 _SCHEMA: tuple[tuple[str, LiteralString], ...] = (
     ("label", "CALL db.labels()"),
@@ -55,7 +55,7 @@ async def query(url: str, cypher: str, params: Mapping[str, object], bounds: Que
         async for record in result:
             if not collector.add([_readable(value) for value in record.values()]):
                 if bounds.read_only:
-                    # A rollback would have the statement run to its end first, which may be far away.
+                    # A rollback would wait until the statement ends.
                     transaction.cancel()
                     return collector.rows("", {"counters": {}})
                 break
@@ -79,7 +79,7 @@ async def describe(url: str, bounds: QueryBounds) -> Rows:
 
 
 async def explain(url: str, cypher: str, bounds: QueryBounds) -> Rows:
-    """The plan of a statement, which is not run."""
+    """The plan of a statement, without running it."""
     check(cypher)
     if re.match(r"(explain|profile)\b", _bare(cypher).strip(), re.IGNORECASE):
         raise ToolFailure("give the bare statement, without EXPLAIN or PROFILE")
@@ -96,10 +96,10 @@ async def explain(url: str, cypher: str, bounds: QueryBounds) -> Rows:
 
 
 def check(cypher: str) -> None:
-    """Refuse what the list above names, comments within it or not, and a second statement. Raises ToolFailure."""
+    """Refuse what `REFUSED` names, even with comments inside, and a second statement. Raises ToolFailure."""
     if not cypher.strip():
         raise ToolFailure("the statement is empty")
-    # Neo4j reads \uXXXX anywhere in a statement, within words and at the ends of strings too.
+    # Neo4j decodes \uXXXX anywhere in a statement, also in words and at the ends of strings.
     for text in (cypher, _ESCAPE.sub(lambda escape: chr(int(escape[1], 16)), cypher)):
         bare = _bare(text)
         for view in (text, bare):
@@ -110,7 +110,7 @@ def check(cypher: str) -> None:
 
 
 def split(url: str) -> tuple[str, tuple[str, str] | None, str | None]:
-    """(URL without credentials, user and password, database) of a connection's URL; the driver takes them apart."""
+    """(URL without credentials, user and password, database) of a connection's URL, as the driver takes them."""
     parts = urlsplit(url)
     userinfo, _, host = parts.netloc.rpartition("@")
     user, _, password = userinfo.partition(":")
@@ -173,10 +173,10 @@ def _path_lines(path: Path) -> Iterator[str]:
 
 @asynccontextmanager
 async def _transaction(url: str, bounds: QueryBounds) -> AsyncGenerator[AsyncTransaction]:
-    """A transaction on a driver of its own; one for reading is rolled back at its end, as any is by an exception."""
+    """A transaction with its own driver; rolled back at its end if read-only, and after an exception."""
     try:
         import neo4j
-        from neo4j._exceptions import BoltError  # what servers that speak no Bolt get is not public
+        from neo4j._exceptions import BoltError  # raised for servers that speak no Bolt; not public
         from neo4j.exceptions import DriverError, IncompleteCommit, Neo4jError
     except ImportError:
         raise ToolFailure("Neo4j needs its driver: pip install 'swe-ai-fleet[db]'") from None
@@ -195,7 +195,7 @@ async def _transaction(url: str, bounds: QueryBounds) -> AsyncGenerator[AsyncTra
             try:
                 yield transaction
                 if bounds.read_only and not transaction.closed():
-                    # Left to itself, the driver commits a transaction whose block ends well.
+                    # By default, the driver commits when the block ends without an exception.
                     await transaction.rollback()
             except (BoltError, *_UNREADABLE):
                 # The driver's own rollback would wait for the rest of that answer, in a loop that never yields.
@@ -204,7 +204,7 @@ async def _transaction(url: str, bounds: QueryBounds) -> AsyncGenerator[AsyncTra
     except Neo4jError as error:
         raise _failure_of(error) from None
     except IncompleteCommit:
-        raise ToolFailure("Neo4j: the connection failed at the commit: look whether it happened") from None
+        raise ToolFailure("Neo4j: the connection failed at the commit: check whether it happened") from None
     except DriverError as error:
         raise ToolFailure(f"Neo4j: the connection failed: {type(error).__name__}") from None
     except (BoltError, *_UNREADABLE):

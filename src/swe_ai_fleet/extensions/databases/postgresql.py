@@ -1,11 +1,11 @@
-"""PostgreSQL: one statement in one transaction on a fresh connection, streamed so that only what is kept takes memory.
+"""PostgreSQL: one statement in one transaction on a new connection, streamed so that only kept rows take memory.
 
-That reading only reads is PostgreSQL's own doing: a READ ONLY transaction that is always rolled back, and that no
-statement can make writable because a snapshot was taken before. Files and programs of the server are closed by
-privileges: a role that may become superuser, read or write server files or run programs is refused. The word lists
-here are a second line: what an ordinary role may still do and no agent should. They look at names as the server reads
-them. Where only reading is allowed, a function must be known besides: by the server's catalogue as one without effects,
-as one in the database's own languages, or by name.
+PostgreSQL itself enforces read-only calls: a READ ONLY transaction that is always rolled back, and that no statement
+can make writable because a snapshot was taken before. Privileges protect the server's files and programs: a role that
+may become superuser, read or write server files or run programs is refused. The word lists here are a second line, for
+what an ordinary role may do and no agent should. They compare names as the server reads them. In a read-only call, each
+function must also be known as harmless: by the server's catalogue, by its language (one of the database's own), or by
+name.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _QUOTED = {
     '"': re.compile(r'((?:[^"]|"")*+)"'),
     "e": re.compile(r"((?:[^'\\]|''|\\.)*+)'", re.DOTALL),
 }
-"""What follows an opening quote up to the closing one; `e` is a string with escapes."""
+"""The content after an opening quote, with the closing one; `e` is a string with escapes."""
 _DOLLAR = re.compile(r"\$(?:[A-Za-z_\x80-\U0010ffff][A-Za-z0-9_\x80-\U0010ffff]*)?\$")
 _ESCAPED = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|U([0-9A-Fa-f]{8})|x([0-9A-Fa-f]{1,2})|([0-7]{1,3})|(.))", re.DOTALL)
 _LETTERS = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
@@ -52,9 +52,9 @@ class TokenKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Token:
-    """A name as the server looks it up, a string's content, one other character, or a quote or comment without end.
+    """A name as the server looks it up, a string's content, one other character, or an unclosed quote or comment.
 
-    `escaped` says that its Unicode escapes are still there: their sign may be named behind it.
+    `escaped` says that its Unicode escapes are not decoded yet: a UESCAPE after it may name their sign.
     """
 
     kind: TokenKind
@@ -168,17 +168,17 @@ _CANCEL_SECONDS = 2.0
 _QUERY_CANCELED = "57014"
 _READ_ONLY_TRANSACTION, _INSUFFICIENT_PRIVILEGE = "25006", "42501"
 _MAX_DEPTH = 3
-"""How deep statements in strings in statements are looked into."""
+"""The depth to which strings in statements are checked as statements."""
 
 _WORDS_OF_REFUSED_STATEMENTS = (
     "copy load listen unlisten notify set reset discard begin start commit end rollback abort savepoint release "
     "prepare execute deallocate declare fetch move close checkpoint"
 )
 REFUSED_STATEMENTS = frozenset(_WORDS_OF_REFUSED_STATEMENTS.split())
-"""Statements refused in every mode: files, programs and plug-ins, and what would end or reshape the transaction."""
+"""Statements refused in every mode: files, programs, plug-ins, and any that end or change the transaction."""
 
 REFUSED_READING = frozenset({"do", "lock"})
-"""Refused as well where only reading is allowed: code in which the names below could hide, and locks."""
+"""Also refused in read-only calls: code in which the names below could hide, and locks."""
 
 REFUSED_FUNCTIONS = re.compile(
     r"dblink\w*|lo_(?:export|import)|pg_read_(?:binary_)?file|pg_ls_\w+|pg_stat_file|pg_file_\w+|pg_execute_\w+"
@@ -187,7 +187,7 @@ REFUSED_FUNCTIONS = re.compile(
     r"|pg_drop_replication_slot|query_to_xml\w*|database_to_xml\w*|schema_to_xml\w*|cursor_to_xml\w*|ts_stat|ts_rewrite"
     r"|crosstab\w*|connectby|xpath_table"
 )
-"""Refused by name in every mode: what reaches the server's files, other connections and sessions, runs strings."""
+"""Functions refused in every mode: they reach the server's files, other connections or sessions, or run strings."""
 
 READING_FUNCTIONS = re.compile(
     r"random(?:_normal)?|setseed|clock_timestamp|timeofday|gen_random_\w+|uuid_generate_v\w+|uuidv[47]|gen_salt"
@@ -195,14 +195,14 @@ READING_FUNCTIONS = re.compile(
     r"|pg_(?:table|relation|total_relation|indexes|database|tablespace)_size|pg_is_in_recovery|pg_current_xact_id\w*"
     r"|txid_current\w*|pg_(?:current|last)_wal_\w+"
 )
-"""Functions that the catalogue does not call free of effects, and that have none which outlives a read-only session."""
+"""Functions that the catalogue calls volatile, but whose effects do not outlive a read-only session."""
 
-_UNPROVEN = """
+_VOLATILE = """
 SELECT coalesce(string_agg(DISTINCT p.proname, ', '), '') FROM pg_proc p JOIN pg_language l ON l.oid = p.prolang
 WHERE p.proname IN (SELECT json_array_elements_text($1::json))
 AND p.provolatile = 'v' AND l.lanname IN ('internal', 'c')
 """
-_PRIVILEGES = """
+_PRIVILEGED_ROLES = """
 SELECT coalesce(string_agg(r.rolname, ', '), '') FROM pg_roles r
 WHERE (r.rolsuper OR r.rolname IN ('pg_read_server_files', 'pg_write_server_files', 'pg_execute_server_program'))
 AND pg_has_role(session_user, r.oid, 'MEMBER')
@@ -226,7 +226,7 @@ async def query(url: str, sql: str, params: Sequence[Value], bounds: QueryBounds
     called = check(sql, read_only=bounds.read_only)
     async with _session(url, bounds) as connection:
         if bounds.read_only:
-            await _prove(connection, called)
+            await _check_volatile(connection, called)
         rows = await _stream(connection, sql, params, max_rows=bounds.max_rows, drain=not bounds.read_only)
         if not bounds.read_only:
             await _stream(connection, "COMMIT", (), max_rows=1, drain=True)
@@ -240,21 +240,21 @@ async def describe(url: str, bounds: QueryBounds) -> Rows:
 
 
 async def explain(url: str, sql: str, bounds: QueryBounds) -> Rows:
-    """How the server would run the statement; it is not run."""
+    """The server's plan of a statement, without running it."""
     check(sql, read_only=True)
     async with _session(url, bounds) as connection:
         return await _stream(connection, f"EXPLAIN (ANALYZE FALSE) {sql}", (), max_rows=bounds.max_rows, drain=False)
 
 
 def check(sql: str, *, read_only: bool) -> frozenset[str]:
-    """Refuse what the lists above name; the names of the functions that are called. Raises ToolFailure."""
+    """Refuse what the lists above name; returns the names of the called functions. Raises ToolFailure."""
     if "\0" in sql:
         raise ToolFailure("the statement contains a NUL character")
-    words_of = list(tokens(sql))
-    if any(token.kind is TokenKind.UNCLOSED for token in words_of):
+    lexemes = list(tokens(sql))
+    if any(token.kind is TokenKind.UNCLOSED for token in lexemes):
         raise ToolFailure("the statement is empty or cannot be read: a quote or a comment in it is not closed")
-    # The keyword that it begins with stands behind comments and parentheses.
-    word = next((token.text for token in words_of if token != _OPENING), "")
+    # The first keyword may follow comments and parentheses.
+    word = next((token.text for token in lexemes if token != _OPENING), "")
     if not word:
         raise ToolFailure("the statement is empty")
     if word in REFUSED_STATEMENTS or (read_only and word in REFUSED_READING):
@@ -262,41 +262,41 @@ def check(sql: str, *, read_only: bool) -> frozenset[str]:
             f"{word.upper()} is refused here; each call is one statement in a transaction of its own: "
             "SELECT, or with read_only=false INSERT, UPDATE, DELETE and DDL"
         )
-    # What is created can give a function another name.
+    # CREATE and ALTER can give a function another name.
     everywhere = word in ("create", "alter")
-    for name in _names(words_of, everywhere=everywhere, depth=0):
+    for name in _names(lexemes, everywhere=everywhere, depth=0):
         if REFUSED_FUNCTIONS.fullmatch(name):
             raise ToolRefusal(f"{name} is refused here: it reaches the server's files, sessions or other databases")
-    return frozenset(_calls(words_of))
+    return frozenset(_calls(lexemes))
 
 
 def _calls(words: Sequence[Token]) -> Iterator[str]:
     return (token.text for token, after in pairwise(words) if token.kind is TokenKind.NAME and after == _OPENING)
 
 
-def _names(words_of: Sequence[Token], *, everywhere: bool, depth: int) -> Iterator[str]:
-    """The functions that a statement calls, also in the statements and bodies that its strings may be."""
-    yield from (token.text for token in words_of if token.kind is TokenKind.NAME) if everywhere else _calls(words_of)
-    for token in words_of:
+def _names(lexemes: Sequence[Token], *, everywhere: bool, depth: int) -> Iterator[str]:
+    """The functions that a statement calls, also in strings that may be statements or bodies."""
+    yield from ((token.text for token in lexemes if token.kind is TokenKind.NAME) if everywhere else _calls(lexemes))
+    for token in lexemes:
         if token.kind is TokenKind.STRING and depth < _MAX_DEPTH:
             yield from _names(list(tokens(token.text)), everywhere=False, depth=depth + 1)
 
 
-async def _prove(connection: AsyncConnection[TupleRow], called: Collection[str]) -> None:
-    """Refuse functions of the server or of an extension that it does not itself call free of effects."""
+async def _check_volatile(connection: AsyncConnection[TupleRow], called: Collection[str]) -> None:
+    """Refuse functions of the server or of its extensions that its catalogue calls volatile."""
     unlisted = sorted(name for name in called if not READING_FUNCTIONS.fullmatch(name))
     if not unlisted:
         return
-    unproven = (await _stream(connection, _UNPROVEN, (json.dumps(unlisted),), max_rows=1, drain=True)).rows[0][0]
-    if unproven:
+    volatile = (await _stream(connection, _VOLATILE, (json.dumps(unlisted),), max_rows=1, drain=True)).rows[0][0]
+    if volatile:
         raise ToolRefusal(
-            f"{unproven} is refused here where only reading is allowed: the server does not call it free of effects"
+            f"{volatile} is refused here where only reading is allowed: the server does not call it free of effects"
         )
 
 
 @asynccontextmanager
 async def _session(url: str, bounds: QueryBounds) -> AsyncGenerator[AsyncConnection[TupleRow]]:
-    """A connection of its own inside a transaction; leaving it without COMMIT leaves no trace."""
+    """A new connection inside a transaction, rolled back without a COMMIT."""
     try:
         import psycopg
     except ImportError:
@@ -306,7 +306,7 @@ async def _session(url: str, bounds: QueryBounds) -> AsyncGenerator[AsyncConnect
             url, autocommit=True, prepare_threshold=None, connect_timeout=_CONNECT_SECONDS
         )
     except psycopg.Error as error:
-        # The driver's words name host, port and user, and quote a URL that it cannot read.
+        # The driver's message is not shown: it names host, port and user, and quotes malformed URLs.
         reason = "its credentials are refused" if "authentication" in str(error) else type(error).__name__
         raise ToolFailure(f"the connection to PostgreSQL cannot be opened: {reason}") from None
     try:
@@ -322,10 +322,10 @@ async def _session(url: str, bounds: QueryBounds) -> AsyncGenerator[AsyncConnect
         )
         settings = ", ".join(f"set_config(${2 * at + 1}, ${2 * at + 2}, false)" for at in range(len(limits)))
         await _stream(connection, f"SELECT {settings}", tuple(chain.from_iterable(limits)), max_rows=1, drain=True)
-        powers = (await _stream(connection, _PRIVILEGES, (), max_rows=1, drain=True)).rows[0][0]
-        if powers:
+        privileged_roles = (await _stream(connection, _PRIVILEGED_ROLES, (), max_rows=1, drain=True)).rows[0][0]
+        if privileged_roles:
             raise ToolRefusal(
-                f"the role of this connection is too powerful for an agent: it is or may become {powers}; "
+                f"the role of this connection is too powerful for an agent: it is or may become {privileged_roles}; "
                 "configure a role that is no superuser and has no access to the server's files and programs"
             )
         yield connection
@@ -336,10 +336,10 @@ async def _session(url: str, bounds: QueryBounds) -> AsyncGenerator[AsyncConnect
 async def _stream(
     connection: AsyncConnection[TupleRow], sql: str, params: Sequence[Value], *, max_rows: int, drain: bool
 ) -> Rows:
-    """One statement by the extended protocol (which takes no second one), row by row, every value as text.
+    """Run one statement by the extended protocol (which takes no second one), row by row, with values as text.
 
-    Once no more rows are kept, a statement that may write runs on to its end (`drain`); one that reads is left there,
-    and its connection must be closed.
+    After the last row that is kept, a statement that may write runs to its end (`drain`); a read is cancelled, and its
+    connection must be closed.
     """
     from psycopg import Error, generators
     from psycopg.pq import ExecStatus

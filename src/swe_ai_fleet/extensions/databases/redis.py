@@ -1,4 +1,4 @@
-"""Redis and Valkey: one command on a fresh connection; what it does is what the server's own COMMAND INFO says."""
+"""Redis and Valkey: one command on a new connection, classified by the server's own COMMAND INFO."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Argument = str | int | float
 _CONNECT_SECONDS = 10.0
 
 MAX_VALUE_BYTES = 16 * 1024 * 1024
-"""Values that take more memory than this on the server are not fetched whole: a client holds a reply as one piece."""
+"""Larger values (by memory on the server) are not fetched: a client holds a reply in one piece."""
 
 MAX_KEYS = 1_000
 _KEYS_DESCRIBED = 50
@@ -33,7 +33,7 @@ _WORDS_OF_REFUSED = (
     "watch unwatch wait waitaof latency slowlog pfdebug pfselftest readonly readwrite asking sentinel"
 )
 REFUSED = frozenset(_WORDS_OF_REFUSED.split())
-"""Refused in every mode, with every EVAL and FCALL: the server itself, code, other clients, other databases."""
+"""Refused in every mode, as all EVAL and FCALL are: they affect the server, other clients or databases, or run code."""
 
 _REFUSED_FLAGS = frozenset({"admin", "pubsub", "blocking"})
 _HARMLESS = frozenset({"ping", "echo", "time", "info"})
@@ -56,7 +56,7 @@ async def command(url: str, name: str, args: Sequence[Argument], bounds: QueryBo
 
 
 async def describe(url: str, _: QueryBounds) -> Rows:
-    """How many keys there are, and some of them with their types."""
+    """The number of keys, and some of them with their types."""
     async with _session(url) as connection:
         total = await _ask(connection, "DBSIZE")
         keys: list[object] = []
@@ -73,7 +73,7 @@ async def describe(url: str, _: QueryBounds) -> Rows:
 
 
 def check(name: str, args: Sequence[Argument]) -> None:
-    """Refuse what is refused in every mode, before anything is sent. Raises ToolFailure."""
+    """Refuse the commands that no mode allows, before anything is sent. Raises ToolFailure."""
     lower = name.lower()
     if not _NAME.fullmatch(name):
         raise ToolFailure(f"{name[:80]!r} is not a command name; its arguments go into `args`")
@@ -108,7 +108,7 @@ async def _flags(connection: AbstractConnection, name: str) -> frozenset[str]:
 
 
 async def _check_size(connection: AbstractConnection, name: str, args: Sequence[Argument]) -> None:
-    """Refuse replies without bound: every key there is, and values too large to be fetched whole."""
+    """Refuse unbounded replies: all keys of a large database, and values too large to fetch."""
     lower = name.lower()
     if lower == "keys":
         total = await _ask(connection, "DBSIZE")
@@ -129,7 +129,7 @@ async def _check_size(connection: AbstractConnection, name: str, args: Sequence[
 async def _keys(connection: AbstractConnection, name: str, args: Sequence[Argument]) -> list[object]:
     try:
         return items(await _ask(connection, "COMMAND", "GETKEYS", name, *args))
-    except ToolFailure:  # a command without keys, or arguments that the command itself will complain about
+    except ToolFailure:  # a command without keys, or with arguments that it will itself reject
         return []
 
 
@@ -147,7 +147,7 @@ async def _ask(connection: AbstractConnection, *words: object) -> object:
 
 @asynccontextmanager
 async def _session(url: str) -> AsyncGenerator[AbstractConnection]:
-    """A connection of its own, closed in every case, so that no reply is ever taken for that of another call."""
+    """A new connection, always closed, so that no reply can be taken for that of another call."""
     try:
         from redis.asyncio import ConnectionPool
         from redis.exceptions import AuthenticationError, RedisError
@@ -155,14 +155,14 @@ async def _session(url: str) -> AsyncGenerator[AbstractConnection]:
         raise ToolFailure("Redis needs its driver: pip install 'swe-ai-fleet[db]'") from None
     if url.startswith("valkey://"):
         url = "redis" + url.removeprefix("valkey")
-    # How long a reply may take is the caller's time limit, not the driver's.
+    # The caller's time limit bounds replies, not the driver's.
     pool = ConnectionPool.from_url(url, socket_timeout=None, socket_connect_timeout=_CONNECT_SECONDS)
     connection = pool.make_connection()
     try:
         try:
             await connection.connect()
         except (RedisError, OSError) as error:
-            # Wrapped once more by some versions; its words name the host.
+            # Some versions wrap it. Its message names the host, so it is not shown.
             if isinstance(error, AuthenticationError) or isinstance(error.__cause__, AuthenticationError):
                 raise ToolFailure("the connection to Redis cannot be opened: its credentials are refused") from None
             raise ToolFailure(f"the connection to Redis cannot be opened: {type(error).__name__}") from None

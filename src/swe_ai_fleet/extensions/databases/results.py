@@ -1,4 +1,4 @@
-"""Rows of any database within limits, and how a model reads them."""
+"""Rows of any database within limits, and their text for models."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ESCAPES = {code: f"\\x{code:02x}" for code in (*range(32), 127)} | {9: "\\t", 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryBounds:
-    """What one statement may do, and how much of it: rows that are kept, seconds that it may take."""
+    """The limits of one statement: the rows that are kept, and its time limit in seconds."""
 
     read_only: bool = True
     max_rows: int
@@ -27,7 +27,7 @@ class QueryBounds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
-    """What a statement gave: cells as text. `complete` is False where rows were left out; `summary` is what it did."""
+    """The result of a statement: cells as text. `complete` is False if rows were left out; `summary` is its effect."""
 
     columns: tuple[str, ...] = ()
     rows: tuple[tuple[str, ...], ...] = ()
@@ -38,18 +38,18 @@ class Rows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beginning:
-    """What a long value begins with, and how many characters or bytes it has in all."""
+    """The beginning of a long value, and its whole size in characters or bytes."""
 
     start: str | bytes
     size: int
 
 
 class Collector:
-    """Takes rows until one of the limits is reached; what comes after is not kept.
+    """Collects rows until a limit is reached; further ones are dropped.
 
     Args:
         columns: The names of the columns.
-        max_rows: How many rows are kept.
+        max_rows: The most rows.
     """
 
     def __init__(self, columns: Sequence[str], max_rows: int) -> None:
@@ -60,7 +60,7 @@ class Collector:
         self._full = False
 
     def add(self, row: Sequence[object]) -> bool:
-        """Keep a row; False (and the result is marked as incomplete) once there is no room for it."""
+        """Add a row; returns False, and marks the result as incomplete, if there is no room for it."""
         cells = tuple(cell(value) for value in row)
         size = sum(len(text) + 3 for text in cells)
         if self._full or len(self._rows) >= self._max_rows or size > self._room:
@@ -76,7 +76,7 @@ class Collector:
 
 
 def cell(value: object) -> str:
-    """A value as one line of at most `MAX_CELL_CHARS` characters and a note of how much was cut."""
+    """A value as one line of at most `MAX_CELL_CHARS` characters, with a note of how much was cut."""
     if value is None:
         return "NULL"
     whole = value.start if isinstance(value, Beginning) else value
@@ -100,7 +100,7 @@ def cell(value: object) -> str:
 
 
 def result(operation: str, rows: Rows) -> ToolResult:
-    """A plain table: a header, one line a row, cells apart by ` | `, and what there is to know below."""
+    """A plain table: a header, one line a row, cells separated by ` | `, and below it the count and the summary."""
     lines = [" | ".join(row) for row in (rows.columns, *rows.rows) if row]
     if rows.columns:
         count = f"{len(rows.rows)} row{'' if len(rows.rows) == 1 else 's'}"

@@ -1,9 +1,9 @@
 """SQLite: files of the workspace through a private copy, files of the settings in place, each statement in a process.
 
-SQLite follows links and opens side files (`-wal`, `-journal`) by name, which would reopen every race that `tools.paths`
-closes. So a file of the workspace is read there, worked on in a private directory, and after a change put back in one
-step, unless somebody changed it meanwhile. A statement runs in a process of its own (`sqlite_process.py`) because one
-call of a built-in function never looks at a clock: what is over is killed.
+SQLite follows links and opens side files (`-wal`, `-journal`) by name, which would reopen every race that
+`tools/files/paths.py` closes. So a file of the workspace is copied to a private directory, and written back in one step
+after a change, unless another process changed it meanwhile. A statement runs in its own process (`sqlite_process.py`),
+which is killed at its time limit, since a call of a built-in function cannot be interrupted.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ T = TypeVar("T")
 MAX_VALUE_BYTES = 16 * 1024 * 1024
 MAX_FILE_BYTES = 64 * 1024 * 1024
 MAX_MEMORY_BYTES = 512 * 1024 * 1024
-"""Of the process in which a statement runs."""
+"""The memory limit of the process that runs a statement."""
 
 _MAX_ANSWER_BYTES = 64 * 1024 * 1024
 _CHUNK = 64 * 1024
-_TAKING_BACK_SECONDS = 0.5
-"""How long a change that is called off has for taking back what it did, before it is killed."""
+_ROLLBACK_SECONDS = 0.5
+"""How long a cancelled change may take to roll back before its process is killed."""
 
 _PROGRAM = Path(__file__).with_name("sqlite_process.py")
 EXPLAIN = "EXPLAIN QUERY PLAN "
@@ -68,12 +68,12 @@ async def query_url(url: str, sql: str, params: Sequence[Value], bounds: QueryBo
 
 
 async def _whole(work: Callable[[], T]) -> T:
-    """Run it in a thread that is over when this returns, also where it is cancelled."""
+    """Run it in a thread, and wait for its end even if cancelled."""
     return await uninterrupted(asyncio.to_thread(work))
 
 
 def _copy(tree: Tree, path: str, copy: Path, *, read_only: bool) -> str:
-    """Lay a private copy of a database and its log; the digest of the file, empty where there is none."""
+    """Make a private copy of a database and its log; returns the digest of the file, empty if there is none."""
     try:
         content = tree.read(path, limit=MAX_FILE_BYTES)
     except MissingPath:
@@ -106,7 +106,7 @@ def _put_back(tree: Tree, path: str, copy: Path, before: str) -> None:
 
 
 async def _run(file: Path, mode: str, sql: str, params: Sequence[Value], bounds: QueryBounds) -> Rows:
-    """Run a statement in a process that does not outlive this. Raises ToolFailure, TimeoutError."""
+    """Run a statement in a process that has ended when this returns. Raises ToolFailure, TimeoutError."""
     request = {
         "file": str(file),
         "uri": f"file:{quote(str(file))}?mode={mode}",
@@ -156,15 +156,15 @@ async def _exchange(process: asyncio.subprocess.Process, request: bytes) -> byte
 
 
 async def _end(process: asyncio.subprocess.Process, *, gently: bool) -> None:
-    """Kill the process if it still runs, and wait until it is gone."""
+    """Kill the process if it still runs, and wait for its end."""
     if process.returncode is None and gently:
         with suppress(ProcessLookupError):
             process.terminate()
-        await asyncio.wait([asyncio.ensure_future(process.wait())], timeout=_TAKING_BACK_SECONDS)
+        await asyncio.wait([asyncio.ensure_future(process.wait())], timeout=_ROLLBACK_SECONDS)
     if process.returncode is None:
         with suppress(ProcessLookupError):
             process.kill()
-    # Read to the end: asyncio sees no end of a process whose pipe nobody reads.
+    # Read to the end: asyncio does not notice the end of a process with unread output.
     while process.stdout is not None and await process.stdout.read(_CHUNK):
         pass
     await process.wait()

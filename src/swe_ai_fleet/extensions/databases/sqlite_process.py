@@ -1,8 +1,8 @@
-"""One SQLite statement in a process of its own: `python -I -S` runs this file, which imports the standard library only.
+"""One SQLite statement in its own process: `python -I -S` runs this file, which imports the standard library only.
 
-A request comes as JSON on standard input, the answer goes as JSON to standard output. A call of one of SQLite's own
-functions can take as long as it likes, so the time limit is kept from outside, by a kill; limits of memory, CPU and
-file size hold inside, also when nobody is left to kill it.
+It reads a request as JSON from standard input and writes the answer as JSON to standard output. A call of one of
+SQLite's functions cannot be interrupted, so `sqlite.py` kills the process at the time limit; limits of memory, CPU and
+file size are set here, and hold even if the parent dies.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 _STEPS_BETWEEN_CHECKS = 1_000
 _HEAP_SHARE = 0.75
-"""Of the memory limit, what SQLite itself may take: beyond it, a statement ends with a plain error."""
+"""The share of the memory limit for SQLite itself; beyond it, a statement ends with a plain error."""
 _GRACE_SECONDS = 5
 
 _READING = frozenset({sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE})
@@ -34,7 +34,7 @@ _FUNCTIONS_REFUSED = frozenset({"load_extension", "fts3_tokenizer", "readfile", 
 
 
 class StatementRequest(NamedTuple):
-    """What is asked, as `sqlite.py` writes it."""
+    """The request, as `sqlite.py` writes it."""
 
     file: str
     uri: str
@@ -89,7 +89,7 @@ def _size(path: str) -> int:
 
 
 def _run(request: StatementRequest, deadline: float) -> dict[str, object]:
-    # Told to end, it ends between two steps, and takes back what it changed.
+    # After SIGTERM, the statement ends between two steps and is rolled back.
     ended: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: ended.append(number))
     with closing(
@@ -118,7 +118,7 @@ def _run(request: StatementRequest, deadline: float) -> dict[str, object]:
 
 
 def _collect(cursor: sqlite3.Cursor, request: StatementRequest) -> dict[str, object]:
-    """A little more than will be kept, so that the reader sees that there is more; a change runs on to its end."""
+    """The rows, with one more than are kept, so that the parent sees that there are more; a change runs to its end."""
     if cursor.description is None:
         return {"columns": None, "rows": []}
     most, room = request.max_rows, request.result_chars
@@ -133,7 +133,7 @@ def _collect(cursor: sqlite3.Cursor, request: StatementRequest) -> dict[str, obj
 
 
 def _as_json(value: object, chars: int) -> object:
-    """A value as JSON: texts and bytes as their beginning and their size."""
+    """A value as JSON: texts and bytes as their beginning and size."""
     if isinstance(value, bytes):
         return {"bytes": value[: chars * 4].hex(), "size": len(value)}
     if isinstance(value, str):
@@ -142,12 +142,12 @@ def _as_json(value: object, chars: int) -> object:
 
 
 def _least(value: object) -> int:
-    """How many characters a value has at least when it is shown."""
+    """The least number of characters of a value in a table."""
     return len(value) // 4 if isinstance(value, bytes) else len(value) if isinstance(value, str) else 0
 
 
 def _planner(action: int, first: str | None, second: str | None, database: str | None, trigger: str | None) -> int:
-    # A plan of a change changes nothing; that the connection may only read holds as ever.
+    # The plan of a change changes nothing, and the connection stays read-only.
     changes = (sqlite3.SQLITE_INSERT, sqlite3.SQLITE_UPDATE, sqlite3.SQLITE_DELETE)
     return sqlite3.SQLITE_OK if action in changes else _reader(action, first, second, database, trigger)
 
@@ -161,7 +161,7 @@ def _writer(action: int, first: str | None, second: str | None, _database: str |
 
 
 def _verdict(allowed: bool, action: int, first: str | None, second: str | None) -> int:
-    """For pragmas and functions their name decides, whatever the action is."""
+    """Pragmas and functions are allowed or denied by name, all else by action."""
     if action == sqlite3.SQLITE_PRAGMA:
         allowed = (first or "").lower() in (_PRAGMAS if second is None else _PRAGMAS_WITH_ARGUMENT)
     elif action == sqlite3.SQLITE_FUNCTION and (second or "").lower() in _FUNCTIONS_REFUSED:

@@ -1,4 +1,4 @@
-"""Databases for agents: a caller says the name of a connection, never its URL."""
+"""The database toolkit of agents: callers give the name of a connection, never its URL."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from pydantic import Field
 
 from swe_ai_fleet.domain.task import Role, Task
+from swe_ai_fleet.domain.text import counted
 from swe_ai_fleet.domain.tool import Risk, ToolResult
 from swe_ai_fleet.extensions.databases import neo4j, postgresql, redis, sqlite
 from swe_ai_fleet.extensions.databases.results import MAX_ROWS, QueryBounds, Rows, Value, result
@@ -27,7 +28,7 @@ from swe_ai_fleet.tools.secrets import Secrets, url_secrets
 
 
 class Database(StrEnum):
-    """The kinds of databases; each has a module of its own."""
+    """The kinds of databases; each has its own module."""
 
     POSTGRESQL = "postgresql"
     REDIS = "redis"
@@ -44,7 +45,7 @@ _SCHEMES = {
 
 
 def kind_of(url: str) -> Database | None:
-    """The database that a connection's URL leads to; None for one that is not known here."""
+    """The kind of database at a connection's URL; None: not a supported one."""
     try:
         return _SCHEMES.get(urlsplit(url).scheme)
     except ValueError:
@@ -54,11 +55,11 @@ def kind_of(url: str) -> Database | None:
 MAX_SECONDS = 300.0
 _ROLES = frozenset(Role) - {Role.ARCHITECT}
 _BACKSTOP_SECONDS = MAX_SECONDS + 30.0
-"""Above what a caller can ask for: each operation ends itself, and gives the database time to hear of it."""
+"""The pipeline's limit, above that of any caller: each operation ends itself, with time to cancel its statement."""
 
-_CALLS_OFF = 5
+_CANCEL_TRIES = 5
 _CANCEL_SECONDS = 1.0
-"""How long a database may take to hear that its statement is called off, and how often it is told."""
+"""How often a statement is cancelled, and how long each time may take to reach the database."""
 
 _DESCRIBING = QueryBounds(max_rows=1_000, timeout_seconds=30.0)
 _DESCRIBE = {Database.POSTGRESQL: postgresql.describe, Database.REDIS: redis.describe, Database.NEO4J: neo4j.describe}
@@ -77,16 +78,15 @@ _LOOKING = operation(read_only=True, network=True, locks=("database",), time_lim
 
 
 class DatabaseTool(Toolkit):
-    """Databases by the names of their connections; URLs and credentials are never shown, recorded or taken.
+    """Databases by the names of their connections; URLs and credentials are never shown, recorded or accepted.
 
     Args:
-        workspace: Where SQLite files given by path lie: an open workspace, the path of a directory, or None.
-        pipeline: The way every call goes; without one, its own. A shared one's mask should know
-            `url_secrets(connections.values())`: then they are masked in recorded arguments too.
+        workspace: The workspace of SQLite files given by path: an open workspace, the path of a directory, or None.
+        pipeline: The pipeline of every call; None: its own. The mask of a shared one should include
+            `url_secrets(connections.values())`, so that recorded arguments are masked, too.
         connections: URL by name, from the settings: `postgresql://`, `redis://`, `neo4j://` or `bolt://`,
             `sqlite:///path`.
-        writable: The names of the connections that may be written with `read_only=false`. SQLite files of the
-            workspace always may.
+        writable: The names of the connections that allow `read_only=false`. SQLite files of the workspace always do.
     """
 
     name: ClassVar[str] = "db"
@@ -171,15 +171,15 @@ class DatabaseTool(Toolkit):
     @_LOOKING
     async def describe_schema(self, connection: OptionalConnection = None, path: OptionalPath = None) -> ToolResult:
         """Show what a database holds: tables, columns and constraints; keys of Redis; labels of Neo4j."""
-        return await self._answer("describe_schema", self._inspected(connection, path), _DESCRIBING)
+        return await self._answer("describe_schema", self._inspect(connection, path), _DESCRIBING)
 
     @_LOOKING
     async def explain(self, sql: Sql, connection: OptionalConnection = None, path: OptionalPath = None) -> ToolResult:
         """Show how a database would run a statement (SQL or Cypher) without running it."""
-        return await self._answer("explain", self._inspected(connection, path, sql), _DESCRIBING)
+        return await self._answer("explain", self._inspect(connection, path, sql), _DESCRIBING)
 
-    async def _inspected(self, connection: str | None, path: str | None, sql: str | None = None) -> Rows:
-        """What a database holds, or how it would run a statement."""
+    async def _inspect(self, connection: str | None, path: str | None, sql: str | None = None) -> Rows:
+        """The schema of a database, or its plan for a statement."""
         kind, url = self._server(connection, path)
         if kind is Database.SQLITE:
             statement = sqlite.SCHEMA if sql is None else sqlite.EXPLAIN + sql
@@ -199,7 +199,7 @@ class DatabaseTool(Toolkit):
         return url
 
     def _server(self, connection: str | None, path: str | None) -> tuple[Database, str]:
-        """Which database a connection or a file is, and its URL; empty for a file."""
+        """The kind of database of a connection or a file, and the URL of a connection."""
         if (connection is None) == (path is None):
             raise ToolFailure("give either the name of a connection or the path of a SQLite file")
         if connection is None:
@@ -210,7 +210,7 @@ class DatabaseTool(Toolkit):
             raise ToolFailure(f"there is no connection {connection[:80]!r}; connections: {names}")
         kind = kind_of(url)
         if kind is None:
-            raise ToolFailure(f"the settings of the connection {connection[:80]!r} name no database that is known here")
+            raise ToolFailure(f"the settings of the connection {connection[:80]!r} name no database that is supported")
         return kind, url
 
     async def _sqlite(
@@ -224,11 +224,11 @@ class DatabaseTool(Toolkit):
         return await sqlite.query_file(self._tree, path, sql, params, bounds)
 
     async def _answer(self, operation_name: str, work: Coroutine[Any, Any, Rows], bounds: QueryBounds) -> ToolResult:
-        """The rows as a result without secrets, whoever's mask the pipeline has."""
+        """The rows as a result without this toolkit's secrets, which the pipeline's mask may not know."""
         seconds = bounds.timeout_seconds
         try:
             async with asyncio.timeout(seconds):
-                rows = await _whatever_it_swallows(work)
+                rows = await _cancellable(work)
         except TimeoutError:
             message = f"the statement did not finish within {seconds:g} seconds: ask for less, or give it more time"
             raise ToolTimeout(message) from None
@@ -239,24 +239,24 @@ class DatabaseTool(Toolkit):
         return replace(answer, content=self._mask(answer.content), metadata={**answer.metadata, "columns": columns})
 
 
-async def _whatever_it_swallows(work: Coroutine[Any, Any, Rows]) -> Rows:
-    """The rows; cancelled with this task for certain, which drivers that turn a cancel into an error are not."""
+async def _cancellable(work: Coroutine[Any, Any, Rows]) -> Rows:
+    """The rows. Cancelled with this task, even if a driver turns a cancellation into an error and goes on."""
     running = asyncio.create_task(work)
     try:
         await asyncio.wait([running])
     finally:
-        for _ in range(_CALLS_OFF):
+        for _ in range(_CANCEL_TRIES):
             if running.done():
                 break
             running.cancel()
             await asyncio.wait([running], timeout=_CANCEL_SECONDS)
         if running.done() and not running.cancelled():
-            running.exception()  # nobody may be left to hear it
+            running.exception()  # retrieved, or asyncio logs it
     return running.result()
 
 
 class DatabasePack(ToolPack):
-    """The databases that settings name, by way of which kinds of them are of use."""
+    """The databases that settings name; operations of other kinds are useless."""
 
     kit = DatabaseTool
     shown = {Role.DATA: frozenset({"db_sqlite_query", "db_postgresql_query", "db_describe_schema"})}  # noqa: RUF012
@@ -264,8 +264,8 @@ class DatabasePack(ToolPack):
     def __init__(self, settings: Settings) -> None:
         self._connections, self._writable = settings.databases, listed(settings.writable_databases)
         self.secrets = url_secrets(self._connections.values())
-        self.summary = f"{len(self._connections)} databases" if self._connections else ""
-        # Files of the workspace need no connection.
+        self.summary = counted(len(self._connections), "database") if self._connections else ""
+        # SQLite files of the workspace need no connection.
         absent = set(Database) - {Database.SQLITE} - {kind_of(url) for url in self._connections.values()}
         lacking = {f"db_{name}" for name in DatabaseTool.definitions if name.partition("_")[0] in absent}
         self.useless = frozenset(lacking if self._connections else {DatabaseTool.name})

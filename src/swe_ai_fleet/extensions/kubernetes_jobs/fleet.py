@@ -19,7 +19,7 @@ from swe_ai_fleet.domain.job import Job, JobPriority, job_id, this_release
 from swe_ai_fleet.runtime.jobs import JOBS_BUCKET, JOBS_KEPT_SECONDS, MAX_INLINE_BYTES, JobBoard
 
 if TYPE_CHECKING:
-    from swe_ai_fleet.runtime.stack import AgentFleet
+    from swe_ai_fleet.runtime.service_deps import AgentFleet
 
 T = TypeVar("T")
 _CANCEL_SECONDS = 15.0

@@ -1,4 +1,4 @@
-"""Answers of the MCP server's tools: structured output with schemas for programs, marked as data for models."""
+"""Answers of the MCP server's tools: structured output with schemas for programs, text marked as data for models."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ from swe_ai_fleet.runtime.tool_services import secret_mask
 
 if TYPE_CHECKING:
     from swe_ai_fleet.adapters.jetstream import JetStream
-    from swe_ai_fleet.runtime.stack import Stack
+    from swe_ai_fleet.runtime.service_deps import ServiceDeps
 
 MAX_CALLS_BYTES = 2 * 1024 * 1024
 """The most bytes of the calls in one reply; the oldest are left out."""
@@ -176,23 +176,23 @@ class PlanningServicer(PlanningServiceServicer):
 
 
 @asynccontextmanager
-async def open_service(stack: Stack) -> AsyncGenerator[Service]:
+async def open_service(deps: ServiceDeps) -> AsyncGenerator[Service]:
     """The plan sessions of a fleet as a service, until the context ends. Raises InvalidRequest, Unavailable."""
 
     def view(tenant: str) -> ExecutionsView:
-        return ExecutionsView(stack.executions, tenant=tenant, caller="plan")
+        return ExecutionsView(deps.executions, tenant=tenant, caller="plan")
 
     async with open_tenant_plans(
-        stack.settings,
-        executions=stack.executions,
-        buckets=await plan_buckets(stack.log),
-        context=stack.context,
+        deps.settings,
+        executions=deps.executions,
+        buckets=await plan_buckets(deps.log),
+        context=deps.context,
         fleet=view,
         starter=view,
-        repositories=stack.workspaces,
+        repositories=deps.workspaces,
     ) as plans:
         yield service_of(
-            PlanningServicer(plans=plans, mask=secret_mask(stack.settings), admit=stack.executions.check_tokens)
+            PlanningServicer(plans=plans, mask=secret_mask(deps.settings), admit=deps.executions.check_tokens)
         )
 
 

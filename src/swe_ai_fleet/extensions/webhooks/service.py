@@ -28,7 +28,7 @@ from swe_ai_fleet.extensions.webhooks.store import (
     WebhookStore,
 )
 from swe_ai_fleet.extensions.webhooks.webhook import USUAL, Webhook, check_webhook, default_id, new_secret, parse_event
-from swe_ai_fleet.runtime.stack import Stack
+from swe_ai_fleet.runtime.service_deps import ServiceDeps
 from swe_ai_fleet.runtime.tool_services import secret_mask
 from swe_ai_fleet.settings import Settings, listed
 from swe_ai_fleet.tools.builtin.fetching import Network
@@ -75,9 +75,9 @@ class NotificationServicer(NotificationServiceServicer):
         return pb.ListDeliveriesResponse(deliveries=[to_message(pb.Delivery, attempt) for attempt in shown])
 
 
-def open_service(served: Stack) -> AbstractAsyncContextManager[Service]:
+def open_service(deps: ServiceDeps) -> AbstractAsyncContextManager[Service]:
     """The notification service of the orchestrator."""
-    return open_notifications(served.log, served.settings)
+    return open_notifications(deps.log, deps.settings)
 
 
 @asynccontextmanager

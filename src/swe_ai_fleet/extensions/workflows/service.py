@@ -42,7 +42,7 @@ from swe_ai_fleet.extensions.workflows.reading import (
 )
 from swe_ai_fleet.extensions.workflows.runner import exact_json
 from swe_ai_fleet.orchestrator.executions import Executions
-from swe_ai_fleet.runtime.stack import Stack
+from swe_ai_fleet.runtime.service_deps import ServiceDeps
 from swe_ai_fleet.runtime.tool_services import tool_access
 from swe_ai_fleet.settings import Settings, listed
 from swe_ai_fleet.tools.catalogue import ToolAccess, operations
@@ -266,9 +266,9 @@ def tool_names(access: ToolAccess) -> frozenset[str] | None:
 
 
 @asynccontextmanager
-async def open_service(served: Stack) -> AsyncGenerator[Service]:
+async def open_service(deps: ServiceDeps) -> AsyncGenerator[Service]:
     """The workflow service of the orchestrator."""
-    yield service_of(workflow_servicer(served.executions, served.settings))
+    yield service_of(workflow_servicer(deps.executions, deps.settings))
 
 
 def _copy(value: object, into: orchestrator.OrchestrateRequest, name: str) -> None:

@@ -1,4 +1,4 @@
-"""A directory as a tar, without links followed, and without what a `.dockerignore` names."""
+"""Packs a directory as a tar, without following links, and without the files that a `.dockerignore` excludes."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ MAX_PATTERN_CHARS = 1_000
 _ANY_DEPTH = "**"
 MAX_DEPTH = 64
 IGNORE_FILE = ".dockerignore"
-# Python's patterns know no backslash, and negate a class with `!` alone.
+# Python's patterns have no backslash escapes, and negate a class with `!` only.
 _ESCAPES = re.compile(r"\\(.)|\[\^", re.DOTALL)
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 class Ignore:
-    """The patterns of one file. The last one that matches a path or a directory above it decides."""
+    """The patterns of a `.dockerignore`. The last one that matches a path or a directory above it decides."""
 
     def __init__(self, text: str = "") -> None:
         self._patterns = tuple(_parsed(text))
@@ -40,11 +40,11 @@ class Ignore:
 
     @property
     def nothing(self) -> tuple[bool, ...]:
-        """The matches of the context's own directory: none."""
+        """The matches of the packed directory itself: none."""
         return (False,) * len(self._patterns)
 
     def matches(self, path: str, above: tuple[bool, ...]) -> tuple[bool, ...]:
-        """Which patterns match a path, given those that match its directory."""
+        """The patterns that match a path, given those that match its directory."""
         parts = path.split("/")
         return tuple(
             inherited or _match(segments, parts) for (segments, _), inherited in zip(self._patterns, above, strict=True)
@@ -55,12 +55,12 @@ class Ignore:
         return bool(decisions) and decisions[-1]
 
     def prunes(self, matches: tuple[bool, ...]) -> bool:
-        """Whether a directory with these matches need not be entered at all."""
+        """Whether a directory with these matches can be skipped with all that is in it."""
         return not self._negations and self.excludes(matches)
 
 
 def _parsed(text: str) -> list[tuple[tuple[str, ...], bool]]:
-    """Each pattern's segments, and whether it takes things in again."""
+    """The segments of each pattern, and whether it includes again (`!`)."""
     patterns: list[tuple[tuple[str, ...], bool]] = []
     for line in text.lstrip("\ufeff").splitlines():
         line = line.strip()
@@ -76,26 +76,26 @@ def _parsed(text: str) -> list[tuple[tuple[str, ...], bool]]:
 
 
 def _match(segments: Sequence[str], parts: Sequence[str]) -> bool:
-    """`**` stands for any number of directories; everything else for one."""
-    here = there = 0
+    """Match a path: the segment `**` stands for any number of directories, each other one for one."""
+    segment = part = 0
     restart: tuple[int, int] | None = None
-    while there < len(parts):
-        if here < len(segments) and segments[here] == _ANY_DEPTH:
-            restart = (here, there)
-            here += 1
-        elif here < len(segments) and match_name(segments[here], parts[there]):
-            here += 1
-            there += 1
+    while part < len(parts):
+        if segment < len(segments) and segments[segment] == _ANY_DEPTH:
+            restart = (segment, part)
+            segment += 1
+        elif segment < len(segments) and match_name(segments[segment], parts[part]):
+            segment += 1
+            part += 1
         elif restart is not None:
             restart = (restart[0], restart[1] + 1)
-            here, there = restart[0] + 1, restart[1]
+            segment, part = restart[0] + 1, restart[1]
         else:
             return False
-    return all(segment == _ANY_DEPTH for segment in segments[here:])
+    return all(rest == _ANY_DEPTH for rest in segments[segment:])
 
 
 def match_name(glob: str, name: str) -> bool:
-    """Whether one component of a path matches one of a pattern: `*`, `?`, `[a-z]`, and a backslash before either."""
+    """Whether a component of a path matches one of a pattern: `*`, `?`, `[a-z]`, or escaped by a backslash."""
     return fnmatchcase(name, _ESCAPES.sub(_as_python, glob))
 
 
@@ -107,21 +107,21 @@ def _as_python(match: re.Match[str]) -> str:
 def pack(
     root: Path, directory: str, *, ignore: Ignore, extra: Mapping[str, bytes], max_bytes: int, max_files: int
 ) -> IO[bytes]:
-    """A tar of a directory, in a temporary file that stands at its beginning.
+    """A tar of a directory, in a temporary file at position 0.
 
-    Links are packed as links and never followed; devices, pipes, sockets and `.git` stay out, as does what `ignore`
-    names. Owners, dates and set-user-id bits are not kept.
+    Links are packed as links and never followed; devices, pipes, sockets, `.git` and files that `ignore` excludes are
+    left out. Owners, dates and set-user-id bits are not kept.
 
     Args:
         root: The workspace on this host.
-        directory: The real path of the context beneath it.
-        ignore: What the context's own `.dockerignore` says.
-        extra: Further files for the top, in the place of those of the same name.
-        max_bytes: Most bytes of all files together.
-        max_files: Most entries.
+        directory: The real path of the directory below it.
+        ignore: The patterns of the directory's `.dockerignore`.
+        extra: Further files for the top; they replace those of the same name.
+        max_bytes: The most bytes of all files together.
+        max_files: The most entries.
 
     Raises:
-        ToolFailure: A bound is passed, or a file changed while it was read.
+        ToolFailure: A limit is exceeded, or a file changed while it was read.
     """
     packing = tempfile.TemporaryFile()  # noqa: SIM115 (handed to the caller)
     try:
@@ -144,7 +144,7 @@ def pack(
 
 
 def _open_beneath(root: Path, directory: str, handles: ExitStack) -> int:
-    """The directory without passing through a link, though somebody may be swapping them right now."""
+    """Open a directory without following links, even if an agent replaces directories by links meanwhile."""
     handle = os.open(root, _DIRECTORY & ~os.O_NOFOLLOW)
     handles.callback(os.close, handle)
     for name in Path(directory).parts:

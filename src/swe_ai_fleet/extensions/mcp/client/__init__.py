@@ -1,4 +1,4 @@
-"""MCP servers as tools."""
+"""The tools of MCP servers, as a toolkit of agents."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from swe_ai_fleet.domain.command import HostPattern, TaskMcpServer
 from swe_ai_fleet.domain.errors import FleetError, InvalidRequest, fields_named
 from swe_ai_fleet.domain.json_values import with_texts
 from swe_ai_fleet.domain.task import Constraints, Task
+from swe_ai_fleet.domain.text import counted
 from swe_ai_fleet.domain.tool import OperationSpec, ToolResult
 from swe_ai_fleet.extensions.mcp.client.listing import ListedTool, McpServer, ServerTool, offers
 from swe_ai_fleet.ports import Workspace
@@ -34,17 +35,17 @@ if TYPE_CHECKING:
     from swe_ai_fleet.extensions.mcp.client.connection import McpConnection
 
 MAX_RESTARTS = 3
-"""In a row: an answered call in between starts the count again."""
+"""The most restarts in a row; an answered call resets the count."""
 _PING_SECONDS = 5.0
 _DEFAULT_SANDBOX = SandboxPolicy()
 _log = structlog.get_logger(__name__)
 
 
 class Link:
-    """A server and the tools of it that were offered when the run began; what it lists later is never taken up.
+    """A server and the tools that it listed when the run began; tools that it adds later are never offered.
 
     Args:
-        server: Which one.
+        server: The server.
         root: The agent's workspace on this host.
         policy: The limits of a confined server.
         restart_seconds: The wait before the first restart; it doubles with each further one.
@@ -64,8 +65,8 @@ class Link:
         self._doubtful = False
 
     async def start(self) -> None:
-        """Start the server and list its tools. Where it cannot be reached in time there is a note, and no tools."""
-        # The SDK takes half a second to load: the first server of a process does, beside the event loop.
+        """Start the server and list its tools. If it does not answer in time, there is a note, and no tools."""
+        # The SDK takes half a second to load, so it is loaded in a thread.
         await asyncio.to_thread(import_module, "swe_ai_fleet.extensions.mcp.client.connection")
         try:
             async with asyncio.timeout(self.server.start_seconds):
@@ -76,7 +77,7 @@ class Link:
             self._note(f"its tools are absent: {error}")
 
     def offer(self, taken: Collection[str], *, hints: bool) -> list[ListedTool]:
-        """The tools that agents may see, named around names that are `taken`; see `offers` for `hints`."""
+        """The tools that agents may see, under names that are not `taken`; see `offers` for `hints`."""
         if self._connection is None:
             return []
         offers_made, notes = offers(self.server, self._listed, taken=taken, mask=self._mask, hints=hints)
@@ -90,7 +91,7 @@ class Link:
             self._check(offer)
             answer = await connection.call(offer.tool, arguments)
         except asyncio.CancelledError:
-            # Out of time, perhaps because the server hangs: it is asked before the next call whether it does.
+            # Perhaps a timeout because the server hangs: the next call pings it first.
             self._doubtful = True
             raise
         except FleetError as error:
@@ -111,11 +112,11 @@ class Link:
             await uninterrupted(connection.close(grace_seconds=grace_seconds))
 
     async def _connected(self) -> McpConnection:
-        """A connection that works, and what it lists at the moment."""
+        """A working connection, with its tools listed again if they changed."""
         async with self._connecting:
             connection = self._connection
             if connection is not None and not connection.ended and self._doubtful:
-                # A part of what the call itself may take, or the question would use it up.
+                # A part of the call's time limit, or the ping would use it up.
                 timeout = min(_PING_SECONDS, self.server.time_limit_seconds / 4)
                 if not await connection.responds(within_seconds=timeout):
                     await self.close(grace_seconds=0)
@@ -158,7 +159,7 @@ class Link:
         return connection
 
     def _check(self, offer: ListedTool) -> None:
-        """Whether the tool is still the one that was offered. Raises ToolFailure, ToolRefusal."""
+        """Check that the tool is unchanged since it was offered. Raises ToolFailure, ToolRefusal."""
         tool = self._listed.get(offer.tool)
         if tool is None:
             raise ToolFailure(f"the MCP server {self.server.name} no longer has {offer.spec.operation!r}")
@@ -173,22 +174,22 @@ class Link:
 
 
 class McpTool(Toolkit):
-    """Tools of any MCP server, behind each server's list of allowed ones; an async context manager.
+    """The allowed tools of MCP servers; an async context manager.
 
-    Entering it starts or reaches the servers, all at once, and sets `definitions`, by the names that models call them
-    (`<server>_<tool>`). A server that cannot be had is missing from them and named in `notes`. Leaving it, or its
-    cancellation, ends every process it started.
+    Its entry starts or connects to all servers concurrently and sets `definitions`, by the tools' names for models
+    (`<server>_<tool>`). `notes` names the servers that could not be reached, whose tools are missing. Its exit, or
+    cancellation, ends every process that it started.
 
     Args:
-        workspace: Whose directory a server that is a process sees.
+        workspace: Its directory is visible to servers that are commands.
         servers: The configured servers.
-        sandbox: The isolation level and the limits of such processes; confined ones need bubblewrap.
-        reserved: Names of other toolkits and of their operations, which no server and no tool of one may take.
-        restart_seconds: The wait before a dead server is started anew; it doubles each time.
-        hints: Whether a tool only reads where its server says so, beside the operator's word.
+        sandbox: The isolation level and the limits of such commands; confined ones need bubblewrap.
+        reserved: Names of other toolkits and their operations, which no server and no tool may have.
+        restart_seconds: The wait before a dead server is restarted; it doubles each time.
+        hints: Whether a tool also counts as read-only if only its server says so.
 
     Raises:
-        InvalidRequest: Two servers have one name, or one has a reserved name.
+        InvalidRequest: Two servers have the same name, or one has a reserved name.
     """
 
     name = "mcp"
@@ -218,17 +219,17 @@ class McpTool(Toolkit):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Which servers and tools are missing, and why; for an operator, since servers have a say in the words."""
+        """The missing servers and tools, with reasons; for operators only: servers may have written the reasons."""
         return tuple(note for link in self._links for note in link.notes)
 
     @property
     def gaps(self) -> tuple[str, ...]:
-        # A server's own words are for the log: nothing that it says may stand in a system prompt.
+        # Without the server's reasons: its text must not get into a system prompt.
         names = (link.server.name for link in self._links if link.notes)
-        return tuple(f"Not all tools of the MCP server {name} could be had." for name in names)
+        return tuple(f"Not all tools of the MCP server {name} are available." for name in names)
 
     def shared_scope(self, spec: OperationSpec) -> str | None:
-        # A server that is a process sees this run's workspace, so what it says is for this run.
+        # Results of a server that is a command may depend on this run's workspace.
         server = next((link.server for link in self._links if link.server.name == spec.tool), None)
         return repr((server.url, sorted(server.headers.items()))) if server is not None and server.url else None
 
@@ -269,9 +270,9 @@ class McpPack(ToolPack):
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self.own = configured(settings.mcp_servers, McpServer, "mcp_servers")
-        self.secrets = [secret for server in self.own for secret in server.secrets]
-        self.summary = f"{len(self.own)} MCP servers" if self.own else ""
+        self.configured = configured(settings.mcp_servers, McpServer, "mcp_servers")
+        self.secrets = [secret for server in self.configured for secret in server.secrets]
+        self.summary = counted(len(self.configured), "MCP server") if self.configured else ""
 
     def toolkit(
         self, workspace: Workspace, pipeline: Pipeline, task: Task | None = None, taken: Collection[str] = ()
@@ -286,22 +287,22 @@ class McpPack(ToolPack):
 
     def beside_runs(self, workspace: Workspace, taken: Collection[str], *, hints: bool) -> Toolkit:
         sandbox = sandbox_policy(self._settings)
-        return McpTool(workspace, servers=self.own, sandbox=sandbox, reserved=taken, hints=hints)
+        return McpTool(workspace, servers=self.configured, sandbox=sandbox, reserved=taken, hints=hints)
 
     def servers(self, constraints: Constraints) -> tuple[McpServer, ...]:
         """The installation's servers and those of the task. Raises InvalidRequest naming the task's field."""
-        servers = list(self.own)
-        for number, requested in enumerate(constraints.mcp_servers):
-            place = f"constraints.mcp_servers[{number}]"
+        servers = list(self.configured)
+        for index, requested in enumerate(constraints.mcp_servers):
+            prefix = f"constraints.mcp_servers[{index}]"
             if any(requested.name == server.name for server in servers):
                 raise InvalidRequest(
-                    f"the name {requested.name[:64]!r} of an MCP server is taken", field=f"{place}.name"
+                    f"the name {requested.name[:64]!r} of an MCP server is taken", field=f"{prefix}.name"
                 )
-            servers.append(self._server(requested, place))
+            servers.append(self._server(requested, prefix))
         return tuple(servers)
 
-    def _server(self, requested: TaskMcpServer, place: str) -> McpServer:
-        with fields_named(lambda head: f"{place}.{head}"):
+    def _server(self, requested: TaskMcpServer, prefix: str) -> McpServer:
+        with fields_named(lambda head: f"{prefix}.{head}"):
             server = McpServer(
                 name=requested.name,
                 command=requested.command,
@@ -311,11 +312,11 @@ class McpPack(ToolPack):
             )
         ceiling = network_rules(self._settings).ceiling
         if not requested.url:
-            return replace(server, network=ceiling.narrowed(requested.allowed_hosts, field=f"{place}.allowed_hosts"))
+            return replace(server, network=ceiling.narrowed(requested.allowed_hosts, field=f"{prefix}.allowed_hosts"))
         url = parse_url(requested.url)
         host = f"[{url.host}]:{port_of(url)}" if ":" in url.host else f"{url.host}:{port_of(url)}"
         try:
             grant = ceiling.narrowed((host,), field="url")
         except InvalidRequest as error:
-            raise InvalidRequest(error.message, field=f"{place}.url", hint=error.hint) from None
+            raise InvalidRequest(error.message, field=f"{prefix}.url", hint=error.hint) from None
         return replace(server, private=grant.private(HostPattern.parse(host).name, port_of(url)))

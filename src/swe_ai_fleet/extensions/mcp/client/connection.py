@@ -1,6 +1,6 @@
-"""A session with one MCP server, from its start to its end. Imports the MCP SDK, which takes its time.
+"""A session with one MCP server. Imports the MCP SDK, which is slow to load.
 
-A tool's answer is text for a model and facts for a program.
+A tool's answer has text for models and structured output for programs.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ Result = TypeVar("Result", bound=BaseModel)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class McpAnswer:
-    """One answer; `structured` is its JSON value where it has one that is not too large, else a description of it."""
+    """A tool's answer; `structured` is its JSON value if it has one, or the size and digest of a too large one."""
 
     text: str
     structured: object = None
@@ -63,7 +63,7 @@ class McpAnswer:
 
 
 def answer(result: CallToolResult) -> McpAnswer:
-    """Read an answer. Whatever is not text is described by its kind, size and digest."""
+    """Read an answer. Content other than text is described by its kind, size and digest."""
     text = "\n".join(_text(part) for part in result.content)
     value: object = result.structured_content
     if value is None:
@@ -104,11 +104,11 @@ def _address(uri: object) -> str:
 
 
 class LostServer(ToolFailure):
-    """The server is gone; a new one has to be started."""
+    """The server has ended; a new one must be started."""
 
 
 class McpConnection:
-    """A running session. No capability is announced: a server's wishes (sampling, roots, elicitation) are refused."""
+    """A running session, without capabilities: a server's requests (sampling, roots, elicitation) are refused."""
 
     def __init__(self, server: McpServer, wire: Wire) -> None:
         self._name = server.name
@@ -120,7 +120,7 @@ class McpConnection:
 
     @classmethod
     async def open(cls, server: McpServer, root: Path, policy: SandboxPolicy) -> McpConnection:
-        """Reach a server and shake hands. Raises ToolFailure, PreconditionFailed, Unavailable."""
+        """Connect to a server and initialise the session. Raises ToolFailure, PreconditionFailed, Unavailable."""
         wire = HttpWire.open(server) if server.url else await StdioWire.open(server, root, policy)
         connection = cls(server, wire)
         try:
@@ -147,16 +147,16 @@ class McpConnection:
 
     @property
     def ended(self) -> str:
-        """Why nothing more can be asked; empty while it can."""
+        """Why the session has ended; empty while it lasts."""
         return self._wire.inbox.ended or ("its session broke" if self._task.done() else "")
 
     def tools_changed(self) -> bool:
-        """Whether the server has said so since this was last asked."""
+        """Whether the server announced a change of its tools since the last call of this."""
         changed, self._wire.inbox.tools_changed = self._wire.inbox.tools_changed, False
         return changed
 
     async def tools(self) -> dict[str, ServerTool]:
-        """What the server lists by name, a bounded part of it; of two with one name, the first. Raises ToolFailure."""
+        """The server's tools by name, up to a limit; of two with one name, the first. Raises ToolFailure."""
         server_tools: dict[str, ServerTool] = {}
         cursor: str | None = None
         seen: set[str] = set()
@@ -180,14 +180,14 @@ class McpConnection:
         return answer(await self._ask(CallToolRequest(params=params), CallToolResult))
 
     async def responds(self, *, within_seconds: float) -> bool:
-        """Whether the server still answers at all."""
+        """Whether the server answers a ping."""
         try:
             async with asyncio.timeout(within_seconds):
                 await self._ask(PingRequest(), EmptyResult)
         except (TimeoutError, LostServer):
             return False
         except ToolFailure:
-            pass  # it answered
+            pass  # an error is an answer, too
         return True
 
     async def close(self, *, grace_seconds: float) -> None:

@@ -1,6 +1,6 @@
-"""Tools of a server: which are offered, and under which names and words.
+"""The tools of a server that are offered, with their names, descriptions and schemas.
 
-A stranger's JSON schema is made fit to be shown to a model and to check arguments with.
+A server's JSON schema is untrusted: it is bounded and cleaned before models see it and arguments are checked with it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class McpServer:
     Args:
         name: Letters a-z, digits, `_` and `-`, at most 32; its tools are called `<name>_<tool>`.
         command: The argv of a server that speaks over its standard input and output. It starts in an empty home of
-            its own; `{workspace}` in it stands for where the server sees the agent's workspace (`/workspace`).
+            its own; `{workspace}` in it stands for the agent's workspace as the server sees it (`/workspace`).
         url: The endpoint of a server that speaks streamable HTTP. Redirects are not followed.
         variables: Variables for the command. Nothing of the fleet's own or the repository's environment reaches it.
         secret_variables: The same, with values that are masked in everything the server says.
@@ -47,15 +47,15 @@ class McpServer:
             the workspace, `mounts` and the system's programs, and no network.
         read_only_workspace: Whether the command may only read the workspace.
         private: Whether the URL's host may have an address on a private network or this machine.
-        tools: Globs over the names of tools that agents may see. None, unless some are named; `*` is all.
-        read_only_tools: Globs over those that change nothing. What the server itself says of that (`readOnlyHint`)
-            counts in chats only, where nothing else is done with it than offering the tool.
-        cache_seconds: For how long the answers of those may be given again to the same tenant; 0: not at all.
-        time_limit_seconds: For one call.
-        start_seconds: For starting up and for listing the tools.
+        tools: Globs of the names of tools that agents may see; empty: none. `*` is all.
+        read_only_tools: Globs of the tools that change nothing. The server's own word (`readOnlyHint`) counts in chats
+            only, which offer no other tools.
+        cache_seconds: How long results of read-only tools are cached, for each tenant; 0: they are not.
+        time_limit_seconds: The time limit of one call.
+        start_seconds: The time limit for starting up and for listing the tools.
 
     Raises:
-        InvalidRequest: A value is none of that kind; `field` names it.
+        InvalidRequest: A value is invalid; `field` names it.
     """
 
     name: str
@@ -125,7 +125,7 @@ class McpServer:
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """The values that nobody may see: those of headers, with and without a scheme in front, and of variables."""
+        """The values to mask: those of headers, with and without the scheme in front, and of secret variables."""
         values = (*self.headers.values(), *self.secret_variables.values())
         return (*values, *(value.partition(" ")[2] for value in self.headers.values() if " " in value))
 
@@ -137,7 +137,7 @@ class McpServer:
         return any(fnmatchcase(tool, glob) for glob in self.tools)
 
     def only_reads(self, tool: str) -> bool:
-        """Whether the operator vouches that the tool changes nothing."""
+        """Whether the operator declares that the tool changes nothing."""
         return any(fnmatchcase(tool, glob) for glob in self.read_only_tools)
 
 
@@ -146,38 +146,38 @@ MAX_DEPTH = 24
 MAX_COST = 5_000
 _MAX_REFERENCES = 100
 _TEXT_CHARS = 400
-# Below these the keys are names that the author chose, and below those there are values, not schemas.
+# The keys below `_NAMED` are names, not keywords; below `_VALUES` there are values, not schemas.
 _NAMED = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
 _VALUES = frozenset({"enum", "const", "default", "examples", "required"})
-# Identifiers change what a reference means. The others make a check take time exponential in the depth.
+# Identifiers change the target of references; with the others, a check takes time exponential in the depth.
 _DROPPED = frozenset({"$id", "$schema", "$comment", "$anchor", "unevaluatedProperties", "unevaluatedItems"})
 _REFUSED = ("$dynamicRef", "$recursiveRef")
 
 
 class UnfitSchemaError(ValueError):
-    """A schema that is not to be used; the message says why."""
+    """A schema that cannot be used; the message says why."""
 
 
 def fit(schema: Mapping[str, object]) -> dict[str, object]:
-    """A copy whose texts are clean and short, which refers to itself only, and which is cheap to check with.
+    """A copy with clean, short texts and no outside references, which is cheap to check arguments with.
 
-    A reference in a circle becomes "anything": the server checks its arguments again. Raises UnfitSchemaError.
+    A circular reference becomes "anything": the server checks its arguments again. Raises UnfitSchemaError.
     """
     copy = dict(mapping(_copy(schema, 0)))
     size = len(json.dumps(copy))
     if size > MAX_SCHEMA_CHARS:
         raise UnfitSchemaError(f"its schema has {size} characters, more than {MAX_SCHEMA_CHARS}")
     if _Costs(copy).of_all() > MAX_COST:
-        raise UnfitSchemaError("its schema unfolds to more than anybody can check")
+        raise UnfitSchemaError("its schema is too expensive to check")
     return copy
 
 
 def plain(text: str, limit: int) -> str:
-    """A stranger's text without characters that a reader cannot see, cut to `limit` characters."""
-    seen = "".join(
+    """An untrusted text without invisible characters, cut to `limit` characters."""
+    visible = "".join(
         character for character in text[: 4 * limit] if character in "\n\t" or unicodedata.category(character)[0] != "C"
     ).strip()
-    return seen if len(seen) <= limit else seen[: limit - 4].rstrip() + " ..."
+    return visible if len(visible) <= limit else visible[: limit - 4].rstrip() + " ..."
 
 
 def _copy(node: object, depth: int, *, named: bool = False) -> object:
@@ -203,7 +203,7 @@ def _copy(node: object, depth: int, *, named: bool = False) -> object:
 
 
 class _Costs:
-    """How many subschemas a check can meet, references followed."""
+    """Counts the subschemas that a check can visit, through references, too."""
 
     def __init__(self, root: dict[str, object]) -> None:
         self._root = root
@@ -250,9 +250,9 @@ class _Costs:
 
 
 MAX_TOOLS = 128
-"""Of one server; what it lists beyond is left out."""
+"""The most tools of one server; further ones are left out."""
 MAX_LISTING_CHARS = 100_000
-"""For all names, descriptions and schemas of one server: a model reads them with every call."""
+"""The most characters of all names, descriptions and schemas of one server: a model reads them with every call."""
 MAX_DESCRIPTION_CHARS = 1_024
 _NAME_CHARS = 64
 _HASH_CHARS = 6
@@ -261,7 +261,7 @@ _UNFIT = re.compile(r"[^a-zA-Z0-9_-]")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerTool:
-    """A tool as its server describes it; `read_only` is what its annotations say (`readOnlyHint`)."""
+    """A tool as its server describes it; `read_only` is its `readOnlyHint`."""
 
     name: str
     description: str
@@ -270,14 +270,14 @@ class ServerTool:
 
     @property
     def fingerprint(self) -> str:
-        """A digest of all that a model is told of it."""
+        """A digest of everything that a model sees of it."""
         canonical = json.dumps([self.name, self.description, self.schema, self.read_only], sort_keys=True)
         return hashlib.sha256(canonical.encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedTool:
-    """A tool as agents see it, and the fingerprint of what it was made from."""
+    """A tool as agents see it, and the fingerprint of the `ServerTool` that it was made from."""
 
     tool: str
     spec: OperationSpec
@@ -287,9 +287,9 @@ class ListedTool:
 def offers(
     server: McpServer, listed: Mapping[str, ServerTool], *, taken: Collection[str], mask: SecretMask, hints: bool
 ) -> tuple[list[ListedTool], list[str]]:
-    """The offered tools, and a note on each that an operator may miss. `taken` are names in use already.
+    """The offered tools, and notes for operators on those left out. `taken` are names already in use.
 
-    With `hints` a tool only reads where its server says so, too.
+    With `hints`, a tool also counts as read-only if only its server says so.
     """
     notes: list[str] = []
     offered = {name: tool for name, tool in listed.items() if server.offers(name)}
@@ -318,9 +318,9 @@ def offers(
 
 
 def operation_names(server: str, tools: Collection[str], *, taken: Collection[str] = ()) -> dict[str, str]:
-    """A name for each tool that a model's server takes; the same ones whatever order the tools come in.
+    """A name for each tool that model servers accept, whatever the order of the tools.
 
-    A name that is not plain or too long, or that another tool has, ends in a piece of its digest.
+    A name that is too long, has other characters, or belongs to another tool ends in a part of its digest.
     """
     plainly = {tool: f"{server}_{_UNFIT.sub('_', tool)}" for tool in tools}
     counts, exact = Counter(plainly.values()), {f"{server}_{tool}" for tool in tools}

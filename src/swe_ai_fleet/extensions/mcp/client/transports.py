@@ -1,6 +1,6 @@
-"""Transports of MCP: a process of ours, one JSON message a line; and a server behind a URL.
+"""Transports of MCP: standard input and output of a command, one JSON message a line; and streamable HTTP.
 
-To a URL each message is one POST, answered as JSON or as a stream of events.
+Over HTTP each message is one POST, answered as JSON or as a stream of events.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import re
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator
 from contextlib import suppress
 from pathlib import Path
 from typing import Self
@@ -29,30 +28,31 @@ from mcp.types.jsonrpc import jsonrpc_message_adapter
 from pydantic import ValidationError
 
 from swe_ai_fleet.extensions.mcp.client.listing import McpServer
-from swe_ai_fleet.sandbox.interactive import InteractiveCommand, InteractiveProcess
+from swe_ai_fleet.sandbox.interactive import InteractiveCommand, InteractiveProcess, LongLineError
 from swe_ai_fleet.sandbox.policy import SandboxPolicy
 from swe_ai_fleet.tools.definition import ToolFailure, ToolRefusal
 from swe_ai_fleet.tools.http_transport import GuardedTransport, HttpPolicy, parse_url, port_of
 
 MAX_MESSAGE_BYTES = 4 * 1024 * 1024
 """The longest message a server may send."""
+_LONG_MESSAGE = f"it sent a message of more than {MAX_MESSAGE_BYTES} bytes"
 
-# What a server may send that answers none of our requests, between two answers.
+# The most messages between two answers that answer no request.
 MAX_UNASKED_MESSAGES = 10_000
 MAX_UNASKED_BYTES = 64 * 1024 * 1024
 MAX_UNASKED_REQUESTS = 200
 
 FAILED = -32010
 REFUSED = -32011
-"""Error codes of answers that we make up for a server that could not, or must not, be asked."""
+"""Error codes of our own answers, to requests that could not, or must not, reach the server."""
 
 
 class FloodError(Exception):
-    """A server sends more than anybody asked for; the message says what."""
+    """A server floods; the message says with what."""
 
 
 class _Stream:
-    """What a session may close as often as it likes: its server is let go of by whoever reached it."""
+    """A stream whose close does nothing: the owner of the connection closes it."""
 
     async def aclose(self) -> None: ...
 
@@ -64,10 +64,10 @@ class _Stream:
 
 
 class Inbox(_Stream):
-    """The messages of a server as a session reads them; implements the SDK's `ReadStream`.
+    """The messages of a server for a session; implements the SDK's `ReadStream`.
 
-    Answers are passed on, and the few requests that a session refuses by itself. Notifications are counted and dropped:
-    nothing here depends on them, and a server may send as many as it likes.
+    It passes on answers, and a server's requests, which the session refuses. Notifications are counted and dropped,
+    since nothing depends on them.
     """
 
     def __init__(self) -> None:
@@ -84,11 +84,11 @@ class Inbox(_Stream):
         self._awaited.discard(str(request_id))
 
     def is_settled(self, request_id: RequestId) -> bool:
-        """Whether nobody waits for the answer to a request, because it is there or for another reason."""
+        """Whether a request is answered or given up."""
         return str(request_id) not in self._awaited
 
     def accept(self, text: bytes | str) -> None:
-        """Take what a server sent as one message. Raises FloodError."""
+        """Take one message of the server. Raises FloodError."""
         try:
             message = jsonrpc_message_adapter.validate_json(text, by_name=False)
         except ValidationError:
@@ -115,7 +115,7 @@ class Inbox(_Stream):
         self.answer(JSONRPCError(jsonrpc="2.0", id=request_id, error=ErrorData(code=code, message=text)))
 
     def end(self, reason: str) -> None:
-        """Say that nothing will come any more, and why; every request that still waits fails."""
+        """End the stream with a reason; pending requests fail."""
         if not self.ended:
             self.ended = reason
             self._queue.put_nowait(None)
@@ -140,7 +140,7 @@ class Inbox(_Stream):
 
 
 class Wire(_Stream, ABC):
-    """A way to one server: what a session sends goes out here, what comes back arrives in the inbox.
+    """A connection to one server: sends the session's messages; the server's arrive in the inbox.
 
     Implements the SDK's `WriteStream`.
     """
@@ -149,7 +149,7 @@ class Wire(_Stream, ABC):
         self.inbox = Inbox()
 
     async def send(self, item: SessionMessage, /) -> None:
-        """Send one message; returns once it is on its way."""
+        """Send one message, without waiting for its answer."""
         message = item.message
         if isinstance(message, JSONRPCRequest):
             self.inbox.expect(message.id)
@@ -162,18 +162,15 @@ class Wire(_Stream, ABC):
 
     @abstractmethod
     async def close(self, *, grace_seconds: float) -> None:
-        """Let go of the server; a process of ours ends within the grace period or is killed."""
+        """Disconnect; a command ends within the grace period or is killed."""
 
 
 def _encoded(message: JSONRPCMessage) -> bytes:
     return message.model_dump_json(by_alias=True, exclude_unset=True).encode()
 
 
-_CHUNK = 64 * 1024
-# A server that does not read fills its pipe and then this; a notification beyond it is dropped, a request waits.
+# If a server does not read and more than this is buffered, notifications are dropped, and requests wait.
 _UNREAD_BYTES = 1024 * 1024
-_EXIT_SECONDS = 1.0
-_SHOWN_ERRORS = 600
 
 
 class StdioWire(Wire):
@@ -186,7 +183,7 @@ class StdioWire(Wire):
 
     @classmethod
     async def open(cls, server: McpServer, root: Path, policy: SandboxPolicy) -> StdioWire:
-        """Start the server over a workspace's directory. Raises PreconditionFailed, Unavailable."""
+        """Start the server in a workspace's directory. Raises PreconditionFailed, Unavailable."""
         command = InteractiveCommand(
             argv=server.command,
             variables={**server.variables, **server.secret_variables},
@@ -202,7 +199,7 @@ class StdioWire(Wire):
         droppable = isinstance(message, JSONRPCNotification)
         if self.inbox.ended or (droppable and pipe.transport.get_write_buffer_size() > _UNREAD_BYTES):
             return
-        # The reading side notices the end and knows why.
+        # A broken pipe is the end of the server, which the reading task reports with the reason.
         with suppress(ConnectionError):
             pipe.write(_encoded(message) + b"\n")
             if not droppable:
@@ -216,44 +213,22 @@ class StdioWire(Wire):
 
     async def _read(self) -> None:
         try:
-            async for line in _lines(self._process.stdout):
+            async for line in self._process.lines(max_bytes=MAX_MESSAGE_BYTES):
                 if line.strip():
                     self.inbox.accept(line)
+        except LongLineError:
+            self.inbox.end(f"{_LONG_MESSAGE} and was stopped")
         except FloodError as flood:
             self.inbox.end(f"{flood} and was stopped")
-            await self._process.kill()
-            return
-        try:
-            async with asyncio.timeout(_EXIT_SECONDS):
-                ending = f"it ended with exit code {await self._process.wait()}"
-        except TimeoutError:
-            ending = "it closed its output"
-        last_output = self._process.errors().text().strip()[-_SHOWN_ERRORS:]
-        self.inbox.end(f"{ending}; its last output: {last_output}" if last_output else ending)
+        else:
+            self.inbox.end(f"it {await self._process.ending()}")
         await self._process.kill()
-
-
-async def _lines(stream: asyncio.StreamReader) -> AsyncGenerator[bytes]:
-    """The lines of a stream, none held that is longer than a message may be. Raises FloodError."""
-    buffer = bytearray()
-    while data := await stream.read(_CHUNK):
-        searched = len(buffer)
-        buffer += data
-        start = 0
-        while (end := buffer.find(b"\n", max(start, searched))) >= 0:
-            yield bytes(buffer[start:end])
-            start = end + 1
-        del buffer[:start]
-        if len(buffer) > MAX_MESSAGE_BYTES:
-            raise FloodError(f"it sent a message of more than {MAX_MESSAGE_BYTES} bytes")
-    if buffer:
-        yield bytes(buffer)
 
 
 _SESSION = "mcp-session-id"
 _VERSION = "mcp-protocol-version"
 _SESSION_ID = re.compile(r"[\x21-\x7e]{1,512}")
-_NOTICE_SECONDS = 10.0
+_NOTIFICATION_SECONDS = 10.0
 _SPARE_SECONDS = 5.0
 _MAX_PENDING = 64
 _STATUS = {
@@ -266,7 +241,7 @@ _STATUS = {
 class HttpWire(Wire):
     """A session with a server over streamable HTTP.
 
-    There is no standing stream for what the server might want to say: nothing of that is listened to.
+    It opens no stream for the server's own messages.
     """
 
     def __init__(self, server: McpServer, transport: GuardedTransport) -> None:
@@ -277,7 +252,7 @@ class HttpWire(Wire):
         self._session_id = ""
         self._version = ""
         self._posts: dict[str, asyncio.Task[None]] = {}
-        self._notices: set[asyncio.Task[None]] = set()
+        self._notifications: set[asyncio.Task[None]] = set()
 
     @classmethod
     def open(cls, server: McpServer) -> HttpWire:
@@ -302,12 +277,12 @@ class HttpWire(Wire):
             if abandoned is not None:
                 abandoned.cancel()
         if isinstance(message, JSONRPCNotification) and message.method == "notifications/initialized":
-            # The server takes no request before it has seen this one.
-            await self._tell(message)
-        elif len(self._notices) < _MAX_PENDING:
-            task = asyncio.create_task(self._tell(message))
-            self._notices.add(task)
-            task.add_done_callback(self._notices.discard)
+            # Sent before any request, since the server accepts none earlier.
+            await self._notify(message)
+        elif len(self._notifications) < _MAX_PENDING:
+            task = asyncio.create_task(self._notify(message))
+            self._notifications.add(task)
+            task.add_done_callback(self._notifications.discard)
 
     async def close(self, *, grace_seconds: float) -> None:
         self.inbox.end("it was disconnected")
@@ -316,16 +291,16 @@ class HttpWire(Wire):
                 async with asyncio.timeout(grace_seconds):
                     response = await self._transport.handle_async_request(self._request("DELETE", b""))
                     await response.aclose()
-        tasks = (*self._posts.values(), *self._notices)
+        tasks = (*self._posts.values(), *self._notifications)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._transport.aclose()
 
-    async def _tell(self, message: JSONRPCMessage) -> None:
-        # Nobody waits for an answer; where the server is gone, the next request finds that out.
+    async def _notify(self, message: JSONRPCMessage) -> None:
+        # No answer is expected; if the server is gone, the next request fails.
         with suppress(TimeoutError, ToolFailure):
-            async with asyncio.timeout(_NOTICE_SECONDS):
+            async with asyncio.timeout(_NOTIFICATION_SECONDS):
                 response = await self._transport.handle_async_request(self._request("POST", _encoded(message)))
                 await response.aclose()
 
@@ -373,11 +348,11 @@ class HttpWire(Wire):
         async for part in response.aiter_raw():
             received += part
             if len(received) > MAX_MESSAGE_BYTES:
-                raise FloodError(f"it sent a message of more than {MAX_MESSAGE_BYTES} bytes")
+                raise FloodError(_LONG_MESSAGE)
         self.inbox.accept(bytes(received))
         if not self.inbox.is_settled(message.id):
             status = _STATUS.get(response.status_code, f"HTTP {response.status_code}")
-            raise ToolFailure(f"its answer ({status}) is not one to the question")
+            raise ToolFailure(f"its answer ({status}) does not match the request")
 
     def _request(self, method: str, body: bytes) -> httpx2.Request:
         headers = {

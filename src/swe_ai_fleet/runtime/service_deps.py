@@ -1,4 +1,7 @@
-"""Composes everything below the gRPC server: NATS, Ray, the fleet, executions."""
+"""The service dependencies from settings: what the gRPC services of one orchestrator process share.
+
+NATS, Ray, the fleet, executions; beside `RunDeps` (a run) and `ExecutionDeps` (an execution).
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ from swe_ai_fleet.orchestrator.recipes import RECIPES_BUCKET, RECIPES_BYTES, REC
 from swe_ai_fleet.ports import Fleet, HeadSigner
 from swe_ai_fleet.runtime.erasure import Erasures, NodeCaches
 from swe_ai_fleet.runtime.factories import DAY_SECONDS, housekeeping, open_model, workspace_provider
-from swe_ai_fleet.runtime.fleet_view import LogRoom, Measurable, MeasuredFleetView, open_fleet_view
+from swe_ai_fleet.runtime.fleet_view import LogUsage, Measurable, MeasuredFleetView, open_fleet_view
 from swe_ai_fleet.runtime.host_logins import open_host_logins
 from swe_ai_fleet.runtime.knowledge import ContextClient, open_context_client, required
 from swe_ai_fleet.runtime.nats_server import State
@@ -57,13 +60,13 @@ class AgentFleet(Fleet, Measurable, NodeCaches, Protocol):
         ...
 
     async def warm(self) -> None:
-        """Prepare for the first task. Raises nothing."""
+        """Prepare for the first task. Never raises."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stack:
-    """The parts of an orchestrator. `settings` have the actual addresses."""
+class ServiceDeps:
+    """What the services of an orchestrator process share. `settings` have the actual addresses."""
 
     settings: Settings
     executions: Executions
@@ -132,9 +135,9 @@ async def _context(service: ContextClient) -> Component:
 
 
 @asynccontextmanager
-async def open_stack(
+async def open_service_deps(
     state: State, rules: Rules | None = None, *, signer: HeadSigner | None = None
-) -> AsyncGenerator[Stack]:
+) -> AsyncGenerator[ServiceDeps]:
     """Connect to the services in the settings and drive executions, until the context ends. Ray must be started.
 
     `rules` are each tenant's rules; None: only those of the fleet. `signer` signs the heads of agents' audit chains;
@@ -199,7 +202,7 @@ async def open_stack(
             )
         )
 
-        def ruled(tenant: str) -> TenantRules:
+        def rules_of(tenant: str) -> TenantRules:
             tenant_rules = (rules or no_rules)(tenant)
             return replace(
                 tenant_rules, default_repository=tenant_rules.default_repository or settings.default_repository
@@ -207,11 +210,11 @@ async def open_stack(
 
         def stored() -> tuple[StorageStatus, ...]:
             return tuple(
-                StorageStatus(name=name, messages=0, bytes=size, max_bytes=ruled(name).quota.storage_bytes)
+                StorageStatus(name=name, messages=0, bytes=size, max_bytes=rules_of(name).quota.storage_bytes)
                 for name, size in storage.by_tenant().items()
             )
 
-        room = LogRoom(log)
+        log_usage = LogUsage(log)
         executions = await stack.enter_async_context(
             Executions(
                 deps,
@@ -226,7 +229,7 @@ async def open_stack(
                 profiles=profile_settings(settings),
                 priced=bool(model_prices(settings)),
                 councils=councils,
-                quotas=Quotas(rules=ruled, spent=meter.spent_today, stored=storage.bytes_of, kept=room.storage),
+                quotas=Quotas(rules=rules_of, spent=meter.spent_today, stored=storage.bytes_of, kept=log_usage.storage),
                 kept_seconds=settings.event_days * DAY_SECONDS,
                 snapshots=snapshots,
             )
@@ -239,9 +242,11 @@ async def open_stack(
         )
         await _reap(access, executions)
         view = await stack.enter_async_context(
-            open_fleet_view(settings, replicas=replicas, fleet=fleet, log=log, room=room, model=model, stored=stored)
+            open_fleet_view(
+                settings, replicas=replicas, fleet=fleet, log=log, log_usage=log_usage, model=model, stored=stored
+            )
         )
-        yield Stack(
+        yield ServiceDeps(
             settings=settings,
             executions=executions,
             councils=councils,
@@ -269,7 +274,7 @@ def _executor() -> Callable[[JetStream], AbstractAsyncContextManager[AgentFleet]
 
 
 async def _reap(access: ToolAccess, executions: Executions) -> None:
-    """Remove what tools of ended executions left where the process that ran their agents was killed."""
+    """Remove what tools of ended executions left behind, because the process of their agents was killed."""
     ended = executions.projection.over_ids()
     for pack in access.packs:
         try:
