@@ -19,7 +19,7 @@ EVERY_TENANT = "*"
 
 
 class RunnerSettings(BaseSettings):
-    """How a [workspace runner](workspace-runner.md) takes jobs, and what their containers are like. Maps are JSON.
+    """Settings of a [workspace runner](workspace-runner.md) and of its jobs' containers. Maps are JSON.
 
     It reads these from the environment, beside the fleet's own.
     """
@@ -27,40 +27,39 @@ class RunnerSettings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="FLEET_RUNNER_", extra="ignore", populate_by_name=True, frozen=True)
 
     backend: Literal["kubernetes", "local"] = Field(
-        default="kubernetes", description="Where jobs run: as Kubernetes Jobs, or as processes beside the runner."
+        default="kubernetes", description="How jobs run: as Kubernetes Jobs, or as processes beside the runner."
     )
     takes: Literal["jobs", "commands"] = Field(
         default="jobs",
-        description="jobs = what orchestrators put on `agent.jobs.>`; commands = tasks on `agent.cmd.execute`, "
-        "straight from clients, where there is no orchestrator.",
+        description="jobs = those of orchestrators, on `agent.jobs.>`; commands = tasks of clients, on "
+        "`agent.cmd.execute`, without an orchestrator.",
     )
-    concurrency: int = Field(default=50, ge=1, description="Jobs that one runner sees to at a time.")
-    max_deliveries: int = Field(default=5, ge=1, description="Tries before a message is put on `agent.dlq.<consumer>`.")
+    concurrency: int = Field(default=50, ge=1, description="The most jobs of one runner at a time.")
+    max_deliveries: int = Field(
+        default=5, ge=1, description="Deliveries before a message goes to `agent.dlq.<consumer>`."
+    )
     ack_wait_seconds: float = Field(
-        default=30.0, ge=1, description="After so long a silent runner's jobs are adopted by another one."
+        default=30.0, ge=1, description="Seconds without a sign of a runner after which another one adopts its jobs."
     )
     drain_seconds: float = Field(
-        default=20.0, ge=0, description="After a SIGTERM, how long jobs may still end here before they are left."
+        default=20.0, ge=0, description="Seconds after a SIGTERM in which jobs may still end here."
     )
     image: str = Field(default="", description="Image of the agent container; needed with Kubernetes.")
     clone_image: str = Field(
         default="",
-        description="Image of the container that clones (it needs `python -m workers.cloning`); empty = "
-        "that of the agent.",
+        description="Image of the cloning container (it needs `python -m workers.cloning`); empty = that of the agent.",
     )
     pull_policy: Literal["IfNotPresent", "Always", "Never"] = Field(
-        default="IfNotPresent", description="When nodes pull images."
+        default="IfNotPresent", description="The image pull policy of nodes."
     )
     pull_secrets: tuple[str, ...] = Field(default=(), description="Secrets for pulling images.")
     image_secrets: dict[str, str] = Field(
         default_factory=dict[str, str],
         description="Secret for pulling the images that tasks name, by tenant (`*` = every other).",
     )
-    namespace: str = Field(
-        default="", description="Where Jobs are made; empty = the namespace that the runner is in, else `default`."
-    )
+    namespace: str = Field(default="", description="Namespace of the Jobs; empty = the runner's own, else `default`.")
     tenant_namespaces: dict[str, str] = Field(
-        default_factory=dict[str, str], description="Namespaces of tenants that have one of their own."
+        default_factory=dict[str, str], description="Namespaces by tenant; others use `namespace`."
     )
     git_secrets: dict[str, str] = Field(
         default_factory=dict[str, str],
@@ -81,7 +80,7 @@ class RunnerSettings(BaseSettings):
         default=(), description="Secrets whose keys become variables of the agent container, such as model keys."
     )
     nats_secret: str = Field(
-        default="", description="Secret whose keys become variables of both containers: how they log in to NATS."
+        default="", description="Secret whose keys become variables of both containers: their NATS credentials."
     )
     files_secret: str = Field(
         default="", description="Secret mounted at /etc/fleet in both containers: certificates, an nkey."
@@ -90,11 +89,12 @@ class RunnerSettings(BaseSettings):
         default_factory=dict[str, str], description="Plain variables of the agent container."
     )
     service_account: str = Field(
-        default="", description="Service account of the Pods, whose token is not mounted; empty = the namespace's."
+        default="", description="Service account of the Pods (its token is not mounted); empty = the namespace's."
     )
     runtime_class: str = Field(default="", description="Runtime class of the Pods, such as kata; empty = the node's.")
     user_namespaces: bool = Field(
-        default=False, description="Pods in user namespaces of their own, with a whole /proc, which bubblewrap needs."
+        default=False,
+        description="Run Pods in user namespaces with an unmasked /proc, as bubblewrap needs.",
     )
     seccomp_profile: str = Field(
         default="", description="Seccomp profile on the nodes, such as fleet/agent.json; empty = the runtime's default."
@@ -103,33 +103,33 @@ class RunnerSettings(BaseSettings):
         default="", description="AppArmor profile on the nodes, such as fleet-agent; empty = the runtime's default."
     )
     tenant_runtime_classes: dict[str, str] = Field(
-        default_factory=dict[str, str], description="Runtime classes of tenants that have one of their own."
+        default_factory=dict[str, str], description="Runtime classes by tenant; others use `runtime_class`."
     )
     priority_class: str = Field(default="", description="Priority class of the Pods.")
     run_as: int = Field(default=10_001, ge=1, description="User and group that containers run as.")
-    cpu: str = Field(default="500m", description="CPU that an agent container asks for.")
-    cpu_limit: str = Field(default="2", description="Most CPU that it gets.")
-    memory: str = Field(default="1Gi", description="Memory that an agent container asks for.")
-    memory_limit: str = Field(default="4Gi", description="Most memory that it gets; beyond it it is killed.")
-    workspace_size: str = Field(default="10Gi", description="Most that `/workspace` may hold.")
-    scratch_size: str = Field(default="10Gi", description="Most that the home and `/tmp` of a job may hold.")
+    cpu: str = Field(default="500m", description="CPU request of an agent container.")
+    cpu_limit: str = Field(default="2", description="CPU limit of an agent container.")
+    memory: str = Field(default="1Gi", description="Memory request of an agent container.")
+    memory_limit: str = Field(default="4Gi", description="Memory limit of an agent container, killed beyond it.")
+    workspace_size: str = Field(default="10Gi", description="Size limit of `/workspace`.")
+    scratch_size: str = Field(default="10Gi", description="Size limit of a job's home and `/tmp`.")
     node_selector: dict[str, str] = Field(default_factory=dict[str, str], description="Labels of the nodes to use.")
     tolerations: tuple[dict[str, JsonValue], ...] = Field(default=(), description="Taints that Pods tolerate.")
     margin_seconds: float = Field(
         default=1_800.0,
         ge=0,
-        description="Time that a Job has beside its task's: scheduling, pulling, cloning, set-up.",
+        description="Seconds of a Job beyond its task's limit: for scheduling, pulling, cloning, set-up.",
     )
-    keep_seconds: int = Field(default=600, ge=0, description="How long Jobs that failed are kept to be looked at.")
-    grace_seconds: int = Field(default=30, ge=1, description="Time that a container has to end when it is told to.")
+    keep_seconds: int = Field(default=600, ge=0, description="Seconds for which failed Jobs are kept for inspection.")
+    grace_seconds: int = Field(default=30, ge=1, description="Seconds between SIGTERM and SIGKILL of a container.")
     pull_deadline_seconds: float = Field(
-        default=180.0, gt=0, description="After so long an image that cannot be pulled ends the job."
+        default=180.0, gt=0, description="Seconds after which an image that cannot be pulled fails the job."
     )
     schedule_deadline_seconds: float = Field(
-        default=900.0, gt=0, description="After so long a Pod that no node takes ends the job."
+        default=900.0, gt=0, description="Seconds after which a Pod that cannot be scheduled fails the job."
     )
     lost_node_seconds: int = Field(
-        default=60, ge=0, description="After so long on an unreachable node a Pod is given up."
+        default=60, ge=0, description="Seconds after which a Pod on an unreachable node counts as lost."
     )
     kubeconfig: Path | None = Field(
         default=None, description="Outside of a cluster: the kubeconfig; empty = KUBECONFIG or ~/.kube/config."
