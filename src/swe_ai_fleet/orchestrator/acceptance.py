@@ -1,4 +1,4 @@
-"""How tasks become executions: asked for more than there is they are refused, else their first event is stored."""
+"""Acceptance: checks a task and stores the first event of its execution, or refuses it."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ class Submission:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Room:
-    """How much may be going on. `executions` are driven at once by this replica, others wait.
+    """The limits of a replica. It drives `executions` at once; others wait.
 
-    `queued` may wait in all, `queued_per_caller` of one caller; what is more is refused. `agents` is the most that one
-    task may ask for.
+    At most `queued` executions may wait, and `queued_per_caller` of one caller; further ones are refused. A task may
+    request at most `agents`.
     """
 
     agents: int = 300
@@ -61,7 +61,7 @@ class Acceptance:
 
     Attributes:
         priced: Whether models have prices.
-        councils: Those of roles; None: agents are made for each task.
+        councils: The councils of roles; None: each task gets agents of its own.
     """
 
     deps: ExecutionDeps
@@ -77,21 +77,21 @@ class Acceptance:
     _accepting: _Accepting = field(default_factory=lambda: _Accepting())
 
     async def close(self) -> None:
-        """Wait until whatever is being accepted is stored."""
+        """Wait until the tasks that are being accepted are stored."""
         await asyncio.gather(*(work for _, work in self._accepting.values()), return_exceptions=True)
 
     async def settled(self, tenant: str, execution_id: str) -> None:
-        """Wait until an execution is not being accepted."""
+        """Wait until an execution is no longer being accepted."""
         while (accepting := self._accepting.get((tenant, execution_id))) is not None:
             await asyncio.wait([accepting[1]])
 
     async def submit(self, task: Task, *, store: Store | None = None) -> Submission:
         """Accept a task: validated, its repository pinned, its first event durable when this returns.
 
-        The same task again gives the execution that runs or has finished. Where the tenant's rules have people approve
-        of more than the caller asked for, the rules hold. Raises InvalidRequest, PreconditionFailed,
+        A repeated task returns its existing execution. If the tenant's rules require more approvals than the caller
+        asked for, the rules apply. Raises InvalidRequest, PreconditionFailed,
         Unavailable and ModelError (naming the field), AlreadyExists for other content under the same id,
-        ResourceExhausted. `store` stores what the task refers to; of one that is refused nothing is stored.
+        ResourceExhausted. `store` stores the content that the task refers to; it is not called for a refused one.
         """
         requested = _as_logged(task)
         task = self._ruled(requested)
@@ -115,16 +115,16 @@ class Acceptance:
             if pinging is not None:
                 pinging.cancel()
                 await asyncio.gather(pinging, return_exceptions=True)
-        # Others may have been accepted meanwhile.
+        # Other tasks may have been accepted meanwhile.
         self._check_room(task)
         if store is not None:
             await store()
         return await self._accepted(task, repository, council, requested)
 
     async def begin(self, task: Task, repository: PinnedRepository) -> str:
-        """Accept a part of an execution that is under way, to start from a pinned commit; its execution's id.
+        """Accept a child of a running execution, which starts from a pinned commit; returns the id of its execution.
 
-        The same part again is the same execution. There is always room for it, since its whole has its place. Raises
+        A repeated child is the same execution. There is always room for it, since its parent has a slot. Raises
         InvalidRequest, AlreadyExists, Unavailable.
         """
         requested, task = task, self._ruled(task)
@@ -135,9 +135,9 @@ class Acceptance:
         return (await self._accepted(task, repository, await self._council(task), requested)).execution_id
 
     async def enqueue(self, task: Task) -> str:
-        """Accept a task that is driven in process; its execution's id. The same one again is the same execution.
+        """Accept a task of an in-process kind; returns its execution's id. A repeated task is the same execution.
 
-        Raises AlreadyExists for another one under the same id, ResourceExhausted, Unavailable.
+        Raises AlreadyExists for a different task with the same id, ResourceExhausted, Unavailable.
         """
         self._check_room(task)
         await self.quotas.check_log()
@@ -145,7 +145,7 @@ class Acceptance:
         return (await self._accepted(task, unread, None, task)).execution_id
 
     def _ruled(self, task: Task) -> Task:
-        """A task as the rules of its tenant have it run."""
+        """A task with the rules of its tenant applied."""
         rules = self.quotas.rules(task.tenant)
         model_patience = rules.model_patience_seconds
         task = replace(task, approval=rules.approval_for(task.approval), model_patience_seconds=model_patience)
@@ -156,7 +156,7 @@ class Acceptance:
         return task
 
     async def _council(self, task: Task) -> Council | None:
-        """Who will work on a task; nobody on a workflow itself. Raises InvalidRequest where they cannot."""
+        """The council of a task; a workflow itself has none. Raises InvalidRequest if it cannot work on the task."""
         if task.kind in (TaskKind.WORKFLOW, TaskKind.JUDGE):
             return None
         if self.councils is not None:
@@ -179,7 +179,7 @@ class Acceptance:
     ) -> Submission:
         name = task.tenant, task.execution_id
         await self.settled(*name)
-        # A caller that goes away while the event is being stored must not leave an execution that nobody knows of.
+        # If the caller disconnects while the event is being stored, the execution must still be announced.
         accepting = asyncio.create_task(
             self._accept(task, repository, council, requested), name=f"accept {task.execution_id}"
         )
@@ -188,8 +188,8 @@ class Acceptance:
         return await asyncio.shield(accepting)
 
     def _check_room(self, task: Task) -> None:
-        """Whether a task may wait; one that does already may. Raises ResourceExhausted."""
-        # One whose first event is being stored waits as well, maybe already where the dispatcher sees it.
+        """Check that a task may wait; one that already waits may. Raises ResourceExhausted."""
+        # A task whose first event is being stored waits as well; the dispatcher may already count it.
         queued = {(state.task.tenant, state.execution_id): state.task for state in self.dispatcher.queued()}
         queued |= {name: waiting for name, (waiting, _) in self._accepting.items()}
         if (task.tenant, task.execution_id) in queued:
@@ -206,7 +206,7 @@ class Acceptance:
         )
 
     def _check(self, task: Task) -> None:
-        """Whether this installation has what a task asks for. Raises InvalidRequest naming the field."""
+        """Check that this installation has what a task requests. Raises InvalidRequest naming the field."""
         check_tools(task, self.access)
         check_context(task, there=self.deps.context is not None)
         check_parameters(task.custom_params)
@@ -241,9 +241,9 @@ class Acceptance:
     async def _accept(
         self, task: Task, repository: PinnedRepository, council: Council | None, requested: Task
     ) -> Submission:
-        """The one publish that accepts; whoever comes second finds the first one's event.
+        """The one publish that accepts a task; a concurrent second one finds the event of the first.
 
-        The task is stored as its council carries it out; what was asked for tells a repeated request.
+        The task is stored with the settings of its council; the fingerprint of the request identifies a repeated one.
         """
         writer = Writer(tenant=task.tenant, execution_id=task.execution_id, task_id=task.task_id, generation=0)
         started = ExecutionStarted(
@@ -280,8 +280,10 @@ def _same(earlier: ExecutionState, task: Task) -> Submission:
 
 
 def _as_logged(task: Task) -> Task:
-    """A run of a workflow as the log will have it, so that its nodes' tasks are the same to every driver; with a
-    repository: one that names none works on one that has nothing in it. Other tasks as they are."""
+    """The task of a workflow as it is read from the log, so that every driver makes the same tasks of its nodes.
+
+    Without a repository it gets an empty one. Other tasks are unchanged.
+    """
     if task.kind is not TaskKind.WORKFLOW:
         return task
     if not task.repo.location.strip():
@@ -290,7 +292,7 @@ def _as_logged(task: Task) -> Task:
 
 
 def check_context(task: Task, *, there: bool) -> None:
-    """Whether a task can have the context and the memory it asks for. Raises InvalidRequest naming the field."""
+    """Check that a task can have the context and memory that it requests. Raises InvalidRequest naming the field."""
     if (task.memory.read or task.memory.write) and not there:
         raise InvalidRequest("memory is not available", field="memory", hint=f"leave it out: {NO_SERVICE}")
     check_namespaces(task.memory.namespaces, field="memory.namespaces")

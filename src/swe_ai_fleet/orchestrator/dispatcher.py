@@ -1,4 +1,4 @@
-"""Which executions this replica drives: what waits and nobody drives, fairly, as far as there is room."""
+"""The dispatcher: chooses the waiting executions that this replica drives, fairly, as far as it has room."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ from swe_ai_fleet.ports import Replicas
 
 POLL_SECONDS = 1.0
 HEAD_START_SECONDS = 1.0
-"""The replica that accepted an execution begins it, unless it has no room; the others leave it so long."""
+"""How long the other replicas leave an execution to the one that accepted it."""
 AGAIN_SECONDS = 3.0
-"""After a drive has ended, its execution is looked at again: by then the projection knows what the drive wrote.
-
-Twice as long each time that it turns out not to be over.
+"""The pause after a drive has ended before its execution is considered again: by then the projection has the drive's
+events. It doubles each time that the execution has not ended.
 """
 _MOST_DOUBLINGS = 6
 
 _NEWS = (ExecutionStarted, CancelRequested, ApprovalAwaited, ApprovalResolved)
-"""What may give the dispatcher something to do."""
+"""Events that may give the dispatcher work."""
 
 _log = structlog.get_logger()
 
 
 class Dispatcher:
-    """Starts drives and hears of their ends. The log is the queue: nothing waits anywhere else.
+    """Starts drives and restarts unfinished ones. The log is the queue: executions wait nowhere else.
 
     Args:
-        max_executions: The most driven at once, those that wait for people or for their own subtasks aside.
+        make: Makes the drive of an execution.
+        max_executions: The most drives at once, without those that wait for people or for their own subtasks.
     """
 
     def __init__(
@@ -74,16 +74,16 @@ class Dispatcher:
         self._resting = False
         self._loop: asyncio.Task[None] | None = None
         self.drained: Callable[[], bool] = lambda: False
-        """Whether nothing new is to be taken."""
+        """Whether this replica must take no new executions."""
         self.drivers: dict[TaskKind, KindDriver] = {}
-        """What drives executions of some kinds here; those in process without one are left to others."""
+        """The drivers of kinds here; in-process kinds without a driver are left to other replicas."""
 
     def start(self) -> None:
-        """Begin to look for work."""
+        """Start to look for work."""
         self._loop = asyncio.create_task(self._look(), name="dispatcher")
 
     async def stop(self) -> None:
-        """Stop driving; what is unfinished stays so in the log."""
+        """Stop all drives; their executions stay unfinished in the log."""
         if self._loop is None:
             return
         self._loop.cancel()
@@ -91,19 +91,19 @@ class Dispatcher:
         await asyncio.gather(*self.let_go(), return_exceptions=True)
 
     def let_go(self, kind: TaskKind | None = None) -> list[asyncio.Task[None]]:
-        """Stop driving what is driven (of a kind), which any replica may take up again; what ends so."""
+        """Cancel the drives (of a kind), whose executions any replica may resume; returns their tasks."""
         running = [work for drive, work in self._drives.values() if kind in (None, drive.task.kind)]
         for work in running:
             work.cancel()
         return running
 
     def accepted(self, execution_id: str) -> None:
-        """Something was accepted here: it is this replica's first."""
+        """Consider an execution that was accepted here without a head start for others."""
         self._not_before[execution_id] = 0.0
         self._news.set()
 
     def deliver(self, stored: StoredEvent) -> None:
-        """Something was said of an execution; its drive hears it, if it is here."""
+        """Pass an event to the drive of its execution, if it is here."""
         driven = self._drives.get(stored.event.execution_id)
         if driven is not None:
             driven[0].handle(stored.event.body)
@@ -111,22 +111,22 @@ class Dispatcher:
             self._news.set()
 
     def drive(self, tenant: str, execution_id: str) -> Drive | None:
-        """The drive of an execution, where it is here."""
+        """The drive of an execution; None if it is not here."""
         drive, _ = self._drives.get(execution_id, (None, None))
         return drive if drive is not None and drive.task.tenant == tenant else None
 
     def queued(self) -> list[ExecutionState]:
-        """What waits for somebody to drive it."""
+        """The executions that wait for a driver."""
         return [state for state in self._projection.unfinished() if not state.owner and not state.status.terminal]
 
     @property
     def at_work(self) -> int:
-        """How many executions are driven here, those that wait for people or for their parts aside."""
+        """The number of executions driven here, without those that wait for people or for their children."""
         return len(self._busy())
 
     @property
     def driven(self) -> int:
-        """How many executions are driven here now."""
+        """The number of executions driven here."""
         return len(self._drives)
 
     async def _look(self) -> None:
@@ -135,22 +135,22 @@ class Dispatcher:
             try:
                 self._take()
             except Exception:  # noqa: BLE001 - the edge of a background task
-                # Without this loop nothing would be driven any more; what is at fault is looked at again in a moment.
+                # Without this loop no execution would be driven any more; the faulty one is tried again soon.
                 _log.exception("the dispatcher failed with an internal error")
             with suppress(TimeoutError):
-                # What is unfinished may become free with time; without any, the next event wakes.
+                # An unfinished execution may become free with time; if there is none, the next event wakes this loop.
                 self._resting = not self._projection.unfinished()
                 async with asyncio.timeout(None if self._resting else POLL_SECONDS):
                     await self._news.wait()
 
     def _take(self) -> None:
-        """Begin what may be begun now."""
+        """Start the drives that may start now."""
         unfinished = self._projection.unfinished()
         self._forget({state.execution_id for state in unfinished})
         free = [state for state in unfinished if self._free(state)]
         waiting: dict[str, ExecutionState] = {}
         for state in free:
-            # What only has to be ended, or told of, takes nobody's place.
+            # An execution that only has to be ended or published takes no slot.
             if state.cancel_requested or state.status.terminal:
                 self._begin(state)
             elif not self.drained():
@@ -167,7 +167,7 @@ class Dispatcher:
         weighs = weights(names | at_work.keys(), lambda tenant: self._rules(tenant).quota.queue_share)
         turns = TenantTurns(at_work=at_work, weights=weighs, passes=self._passes.waiting(names))
         ordered = in_order(entries, running, now=now, served=self._served, tenants=turns)
-        # What another replica began goes on first: its agents are at work, and would wait for a driver.
+        # Executions that another replica began come first: their agents are running and would wait for a driver.
         ordered.sort(key=lambda execution: not waiting[execution.execution_id].owner)
         quotas = {tenant: self._rules(tenant).quota.agents for tenant in names}
         for execution in ordered:
@@ -185,7 +185,7 @@ class Dispatcher:
             self._begin(waiting[execution.execution_id])
 
     def sharers(self, tenant: str) -> set[str]:
-        """The replicas that drive something of a tenant, what waits for people aside, as far as is known here."""
+        """The replicas that drive executions of a tenant, without those that wait for people, as far as known here."""
         alive, asking = self._replicas.alive(), self._projection.awaiting_approval()
         return {
             state.owner
@@ -197,14 +197,14 @@ class Dispatcher:
         }
 
     def _at_work(self, unfinished: Sequence[ExecutionState], busy: Sequence[Drive]) -> Counter[str]:
-        """By tenant, the agents of what is driven anywhere, what waits for people or for its parts aside."""
+        """The number of agents at work by tenant, on all replicas; executions that only wait do not count."""
         counts: Counter[str] = Counter()
         for drive in busy:
             counts[drive.task.tenant] += max(1, drive.task.num_agents)
         asking, alive = self._projection.awaiting_approval(), self._replicas.alive()
         for state in unfinished:
             elsewhere = state.execution_id not in self._drives and state.owner in alive and not state.status.terminal
-            # Its parts have places of their own, and what works in process is no agent.
+            # Child executions have slots of their own, and in-process kinds have no agents.
             kind = state.task.kind
             apart = state.task.derive_subtasks or kind is TaskKind.WORKFLOW or kind in IN_PROCESS
             if elsewhere and state.execution_id not in asking and not apart:
@@ -215,7 +215,7 @@ class Dispatcher:
         if state.task.kind in IN_PROCESS and not state.status.terminal:
             waits = state.status is ExecutionStatus.AWAITING_APPROVAL and not state.cancel_requested
             if waits or state.task.kind not in self.drivers:
-                # There may be many that nobody decides about any more.
+                # Many of these may never be decided.
                 return False
         execution_id, alive, now = state.execution_id, self._replicas.alive(), time.monotonic()
         if execution_id in self._drives or not claimable(state, alive, self._replicas.me):
@@ -224,13 +224,13 @@ class Dispatcher:
         return self._not_before.setdefault(execution_id, now + elsewhere * HEAD_START_SECONDS) <= now
 
     def _forget(self, unfinished: set[str]) -> None:
-        """Keep nothing of executions that are over; looked at only where there are many of them."""
+        """Drop entries of ended executions once there are many."""
         if len(self._not_before) > 2 * len(unfinished) + 1_000:
             self._not_before = {name: at for name, at in self._not_before.items() if name in unfinished}
             self._tries = {name: tries for name, tries in self._tries.items() if name in unfinished}
 
     def _busy(self) -> list[Drive]:
-        """The drives that take a place."""
+        """The drives that take a slot."""
         waiting = self._projection.awaiting_approval()
         return [
             drive
@@ -240,7 +240,7 @@ class Dispatcher:
 
     def _begin(self, state: ExecutionState) -> None:
         execution_id, drive = state.execution_id, self._make(state)
-        # Tasks and callbacks keep what is bound here for their log lines.
+        # Tasks and callbacks inherit the variables bound here for their log lines.
         with bound_contextvars(tenant=state.task.tenant, execution_id=execution_id):
             work = asyncio.create_task(drive.run(), name=f"execution {execution_id}")
             work.add_done_callback(lambda ended: self._ended(execution_id, ended))

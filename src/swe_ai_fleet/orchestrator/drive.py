@@ -1,7 +1,7 @@
-"""One execution being driven from its acceptance to its published result.
+"""The drive of one execution, from its acceptance to its published result.
 
-An orchestration solves the task, as a whole or in parts, and delivers it; checkpoints of unfinished runs are
-discarded.
+An orchestration solves the task, as a whole or in subtasks, and delivers the winner; checkpoints of unfinished runs are
+deleted at the end.
 """
 
 from __future__ import annotations
@@ -66,25 +66,25 @@ from swe_ai_fleet.tools.truncation import truncate
 _log = structlog.get_logger()
 CANCELLED = "cancelled by a caller"
 _OF_NODES = ("node_id", "status", "attempt", "execution_id", "error")
-"""What subscribers hear of the nodes of a workflow."""
+"""The fields of workflow nodes in the published result."""
 _MOST_DRIVES = 10
-"""So often an execution is taken up again because something does not answer; then it fails with the reason."""
+"""The most drives of an execution whose dependencies do not answer; after the last one it fails with the reason."""
 
 
-class KeptCheckpoints:
-    """The checkpoints that runs of an execution have left, told from its events in their order."""
+class RemainingCheckpoints:
+    """The remaining checkpoints of an execution's runs, folded from its events."""
 
     def __init__(self) -> None:
         self.left: dict[str, BlobRef] = {}
 
-    def hear(self, stored: StoredEvent) -> None:
-        """Take in the next event."""
+    def take(self, stored: StoredEvent) -> None:
+        """Fold the next event."""
         body, agent_id = stored.event.body, stored.event.agent_id
         if isinstance(body, RunFinished) and body.stop_reason is not StopReason.CANCELLED:
             self.left.pop(agent_id, None)
         elif isinstance(body, WorkspaceCheckpointed):
             self.left.pop(agent_id, None)
-            # One that is named by its content may be another's as well.
+            # A blob named by its digest may belong to another run as well.
             if body.bundle is not None and not body.bundle.name.endswith(f"/{body.bundle.digest}"):
                 self.left[agent_id] = body.bundle
 
@@ -93,8 +93,8 @@ class Drive:
     """Drives one execution; the single writer of the execution's own subject.
 
     Args:
-        state: The execution as far as is known here; what its log says once it is claimed decides.
-        driver: What drives executions of its kind; None: this does.
+        state: The execution as known here; its log is read again once it is claimed.
+        driver: The driver of its kind; None: this drive runs it itself.
     """
 
     def __init__(
@@ -106,20 +106,22 @@ class Drive:
         self.task = state.task
         self._generation = state.generation + 1
         self._since = state.started_at
-        self._chains, self._checkpoints = AuditChains(), KeptCheckpoints()
-        hears = (self._checkpoints.hear, self._chains.take) if deps.signer is not None else (self._checkpoints.hear,)
-        self._approvals = Approvals(deps.log, state.task, hears)
+        self._chains, self._checkpoints = AuditChains(), RemainingCheckpoints()
+        listeners = (
+            (self._checkpoints.take, self._chains.take) if deps.signer is not None else (self._checkpoints.take,)
+        )
+        self._approvals = Approvals(deps.log, state.task, listeners)
         self._driven: KindDrive | None = None
         self._work: asyncio.Task[Ending] | None = None
         self._cancel_reason = ""
 
     @property
     def waits(self) -> bool:
-        """Whether it only waits for executions that are its parts, which need places of their own."""
+        """Whether it only waits for child executions, which take slots of their own."""
         return self.task.derive_subtasks or (self._driven is not None and self._driven.waits)
 
     def handle(self, body: EventBody) -> None:
-        """Hear what a caller told the execution, through whichever replica."""
+        """React to an event that a caller wrote, through any replica."""
         match body:
             case CancelRequested(reason=reason):
                 self._cancel(reason)
@@ -131,7 +133,7 @@ class Drive:
                 pass
 
     async def run(self) -> None:
-        """Drive to the end. Cancelling *this* leaves the execution unfinished in the log, for the next process."""
+        """Drive the execution to its end. Cancelling *this* leaves it unfinished in the log, for the next driver."""
         log = _log.bind(execution_id=self.task.execution_id, task_id=self.task.task_id)
         writer = Writer(
             tenant=self.task.tenant,
@@ -144,7 +146,7 @@ class Drive:
         try:
             async with self._deps.log.journal(writer) as journal:
                 await journal.append(ExecutionClaimed(generation=self._generation, owner=self._deps.owner))
-                # Nobody else can write here any more, so this is all that there is to know.
+                # No other driver can write here any more, so this state is complete.
                 state = await self._approvals.refresh()
                 whole = state.status.terminal or await self._finish(journal, state)
                 if not state.result_published:
@@ -158,27 +160,27 @@ class Drive:
             log.error("the end of the execution could not be recorded; the execution will be resumed", error=str(error))
 
     async def state(self) -> ExecutionState:
-        """The execution as its log tells it now. Raises Unavailable."""
+        """The current state, from the log. Raises Unavailable."""
         return await self._approvals.refresh()
 
     async def _discard_checkpoints(self) -> None:
-        """Give back the room of checkpoints; what cannot be given back now is forgotten with the events."""
+        """Delete checkpoints; one that cannot be deleted now expires with the events."""
         try:
             await self._approvals.refresh()
-            # Runs that came to their end have done so themselves.
+            # Runs that have ended deleted their own.
             for bundle in self._checkpoints.left.values():
                 await self._deps.blobs.discard(bundle)
         except FleetError as error:
             _log.warning("checkpoints could not be deleted", reason=str(error))
 
     def _cancel(self, reason: str) -> None:
-        """Stop the agents and end the execution as cancelled. The first reason stands."""
+        """Stop the agents and end the execution as cancelled, with the first reason given."""
         self._cancel_reason = self._cancel_reason or reason or CANCELLED
         if self._work is not None:
             self._work.cancel()
 
     async def _finish(self, journal: Journal, state: ExecutionState) -> bool:
-        """Drive to the end and say it; whether all runs came to theirs."""
+        """Drive the execution to its end and record it; returns whether all runs have ended."""
         if state.cancel_requested:
             self._cancel(state.cancel_reason)
         signing = None
@@ -189,7 +191,7 @@ class Drive:
         ending = await self._ending(journal, state, signing)
         if self._driver is not None:
             await self._driver.ended(self._deps, await self._approvals.refresh(), ending)
-        # Those of runs that were lost, cancelled or left behind by an earlier driver.
+        # These are the chains of runs that were lost, cancelled or left behind by an earlier driver.
         if signing is not None:
             await signing.sign()
         age = datetime.now(UTC) - datetime.fromisoformat(state.started_at)
@@ -205,7 +207,7 @@ class Drive:
         return ending.status is ExecutionStatus.COMPLETED
 
     async def _ending(self, journal: Journal, state: ExecutionState, signing: HeadSigning | None) -> Ending:
-        """The work in a task of its own, so that a cancellation of the work is not one of the driver."""
+        """Run the work in a task of its own, so that cancelling the work does not cancel the driver."""
         if not self._cancel_reason:
             self._work = asyncio.create_task(self._solve(journal, state, signing))
             try:
@@ -220,9 +222,9 @@ class Drive:
         return Ending(status=ExecutionStatus.CANCELLED, error=self._cancel_reason)
 
     def _judged(self, work: asyncio.Task[Ending]) -> Ending:
-        """The work's ending. A fault of ours ends the execution here, and is logged once.
+        """The end of the work. An internal error fails the execution, and is logged here once.
 
-        Being fenced is passed on, and so is what does not answer: the execution is taken up again in a while.
+        Raises Fenced, and Unavailable as long as the execution is to be resumed later.
         """
         fault = work.exception()
         if fault is None:
@@ -236,17 +238,17 @@ class Drive:
         return Ending(status=ExecutionStatus.FAILED, error=f"internal error ({type(fault).__name__}); see the log")
 
     async def _cancel_children(self) -> None:
-        """End the parts that are under way, so that nothing goes on behind what is cancelled."""
+        """Cancel the running child executions."""
         state = await self._approvals.refresh()
         begun, ended = state.subtask_executions, state.subtask_outcomes
         under_way = {execution_id for subtask_id, execution_id in begun.items() if subtask_id not in ended}
         under_way |= {node.execution_id for node in state.nodes.values() if node.execution_id and not node.status.ended}
         async with asyncio.TaskGroup() as group:
             for execution_id in under_way:
-                group.create_task(self._cancel_part(execution_id))
+                group.create_task(self._cancel_child(execution_id))
 
-    async def _cancel_part(self, execution_id: str) -> None:
-        # it was about to be submitted
+    async def _cancel_child(self, execution_id: str) -> None:
+        # It was about to be submitted.
         with suppress(NotFound):
             await self._children.cancel(self.task.tenant, execution_id, self._cancel_reason)
 
@@ -296,10 +298,10 @@ class Drive:
 
 
 async def execution_result(log: EventLog, blobs: BlobStore, state: ExecutionState) -> bytes:
-    """The final result of an execution as JSON of at most 512 KiB; what is too long stands there by reference."""
+    """The final result of an execution as JSON of at most 512 KiB; values that are too long are references."""
     task = state.task
     winner = state.candidates.get(state.winner_id)
-    # Of one agent where there is a winner, else of all.
+    # The winner's agent, or all agents if nobody won.
     record = await tool_record(log, task.tenant, task.execution_id, winner.agent_id if winner else "")
     best = state.best_report
     agents = [winner.agent_id] if winner else list(record.entries)
@@ -338,7 +340,7 @@ async def execution_result(log: EventLog, blobs: BlobStore, state: ExecutionStat
 async def _artifacts(state: ExecutionState, winner: Candidate | None, blobs: BlobStore) -> dict[str, object]:
     artifacts, delivered = winner.artifacts if winner else Artifacts(), state.delivered
     patch: object = ""
-    # What subtasks come to is nobody's candidate.
+    # The result of subtasks is no candidate.
     if (ref := artifacts.patch or (delivered.patch if delivered else None)) is not None:
         inline = ref.size <= MAX_INLINE_PATCH_BYTES
         patch = (await blobs.get(ref)).decode("utf-8", "replace") if inline else to_plain(ref)
@@ -355,7 +357,7 @@ async def _artifacts(state: ExecutionState, winner: Candidate | None, blobs: Blo
 
 
 def _candidate(state: ExecutionState, ranked: RankedCandidate) -> dict[str, object]:
-    """A candidate's place, with what checks and peers say of it; its patch by reference."""
+    """A ranked candidate with its checks and critiques; its patch is a reference."""
     name = ranked.candidate_id
     patch, report = state.candidates[name].artifacts.patch, state.reports.get(name)
     checks = report.results if report else ()
@@ -368,7 +370,7 @@ def _candidate(state: ExecutionState, ranked: RankedCandidate) -> dict[str, obje
 
 
 def _outputs(state: ExecutionState) -> object:
-    """What a workflow gave, or where it is kept; nothing of what is no workflow, or gave none."""
+    """The output of a workflow, or a reference to it; None without one."""
     if state.output is None:
         return None
     return to_plain(state.output.output_blob) if state.output.output_blob else json.loads(state.output.output or "null")

@@ -38,19 +38,21 @@ from swe_ai_fleet.ports import (
 )
 
 IN_PROCESS = frozenset({TaskKind.PLAN, TaskKind.CHAT})
-"""Kinds whose models work in the orchestrator's process, not as agents of the fleet. The task of such an execution is a
-whole session, of which it is an attempt."""
+"""Kinds whose models run in the orchestrator's process, not as agents of the fleet.
+
+Their task id is that of a session, and each execution is an attempt of it.
+"""
 PAUSES = (0.0, 1.0, 4.0, 15.0)
 """Seconds before each further attempt at a run whose process was lost; after the last one the run counts as lost.
 
-A node that is gone is found out after some twenty seconds, and until then other processes may be put on it.
+A lost node is detected after about twenty seconds; until then new processes may be placed on it.
 """
 T = TypeVar("T")
 
 
 @dataclass(kw_only=True)
 class HeadSigning:
-    """Signs the audit chains of one driven execution into its log. `chains` hear of each event that is read."""
+    """Signs the audit chains of one driven execution in its log. `chains` receives each event that is read."""
 
     signer: HeadSigner
     approvals: Approvals
@@ -61,9 +63,9 @@ class HeadSigning:
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def sign(self, agent_id: str = "") -> None:
-        """Sign what is whole and not signed of an agent's chains, or of everybody's.
+        """Sign the complete, unsigned chains of an agent, or of all agents.
 
-        A chain that does not fit is left unsigned, for whoever verifies it to find. Raises Fenced, Unavailable.
+        An inconsistent chain stays unsigned, so that a verification reports it. Raises Fenced, Unavailable.
         """
         await self.approvals.refresh()
         async with self._turn:
@@ -79,11 +81,11 @@ class AgentRuns:
     """The runs of one driven execution.
 
     Attributes:
-        generation: The driver's; that of each run is no lower.
-        known: What an earlier driver left; nothing in it is done again.
-        signing: Signs where a run's audit chain stands at its end; None: nobody does.
+        generation: The driver's generation, which is the minimum for each run.
+        known: The state that an earlier driver left; nothing in it is done again.
+        signing: Signs the head of a run's audit chain when the run ends; None: heads stay unsigned.
         pauses: Seconds before each further attempt.
-        background: What every agent that solves is told beside its task.
+        background: Text that every solving agent gets beside its task.
     """
 
     fleet: Fleet
@@ -97,15 +99,15 @@ class AgentRuns:
     _generations: dict[str, int] = field(default_factory=dict[str, int])
 
     async def solve(self, assignment: CodingAssignment) -> Candidate:
-        """One run to its end. It goes on from its log wherever an earlier process left it.
+        """Run an agent to its end; the run resumes from its log after the loss of a process.
 
-        Raises AgentLost when too many processes were lost under it, FleetErrors of the run.
+        Raises AgentLost when its processes were lost too often, FleetErrors of the run.
         """
         agent_id = assignment.agent_id
         background = "\n\n".join(filter(None, (self.background, assignment.background)))
         assignment = replace(assignment, background=background)
         agent = self.known.agents.get(agent_id)
-        # A process that an earlier driver sent may have begun since this one read the log: only the log knows.
+        # An earlier driver may have started a process since this one read the log, so the run must look there.
         resume = self.generation > 1 and (agent is None or agent.status != "lost")
 
         async def once(generation: int) -> Candidate:
@@ -115,7 +117,7 @@ class AgentRuns:
                 if state.generation > self.generation:
                     raise Fenced("another orchestrator drives the execution")
                 attempt = replace(assignment, generation=generation, resume=resume)
-                # Whatever becomes of this process, the next one finds what it wrote.
+                # If this process is lost, the next one resumes from what it wrote.
                 resume = True
                 candidate = await self.fleet.run(attempt)
                 if candidate.stop_reason is not StopReason.AWAITING_APPROVAL:
@@ -125,7 +127,7 @@ class AgentRuns:
         return await self._attempt(agent_id, once)
 
     async def check(self, assignment: Assignment[T]) -> T:
-        """Evidence, gathered again where the process that gathered it is lost or cut off.
+        """The evidence of an assignment; it is gathered again if the process is lost or unreachable.
 
         Raises AgentLost or Unavailable when there are no more attempts, FleetErrors of the work.
         """
@@ -137,7 +139,7 @@ class AgentRuns:
         return await self.fleet.run(assignment)
 
     async def run(self, assignment: RecordedAssignment[T]) -> T:
-        """What any other assignment gives, run again where its process is lost or cut off.
+        """The result of any other assignment; it runs again if the process is lost or unreachable.
 
         Raises AgentLost or Unavailable when there are no more attempts, FleetErrors of the work.
         """
@@ -146,21 +148,21 @@ class AgentRuns:
         )
 
     async def or_loss(self, agent_id: str, run: Awaitable[T]) -> T | FleetError:
-        """What a run gives; or what it failed with, which is recorded as its loss. Raises Fenced."""
+        """The result of a run, or the error of a failed one, which is recorded as lost. Raises Fenced."""
         try:
             return await run
         except FleetError as error:
             return await self.lost(agent_id, error)
 
     async def lost(self, agent_id: str, error: FleetError) -> FleetError:
-        """Record what a run failed with as its loss. Raises Fenced where that is the error."""
+        """Record a failed run as lost and return its error. Raises it if it is Fenced."""
         if isinstance(error, Fenced):
             raise error
         await self.journal.append(RunLost(lost_agent_id=agent_id, reason=str(error)))
         return error
 
     async def _attempt(self, agent_id: str, call: Callable[[int], Awaitable[T]]) -> T:
-        """The value of a call that takes the generation of its run, tried again where its process is lost or cut off.
+        """The value of a call with the generation of its run; retried if the process is lost or unreachable.
 
         Raises AgentLost or Unavailable when there are no more attempts, and what the call raises.
         """
@@ -182,7 +184,7 @@ class AgentRuns:
                 return value
 
     def _next(self, agent_id: str) -> int:
-        """A generation that no process of this run has had."""
+        """The next unused generation of a run."""
         agent = self.known.agents.get(agent_id)
         last = max(self._generations.get(agent_id, 0), agent.generation if agent else 0)
         self._generations[agent_id] = max(self.generation, last + 1)
@@ -191,7 +193,7 @@ class AgentRuns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """How the work on a task ended, to be recorded."""
+    """The end of the work on a task, before it is recorded."""
 
     status: ExecutionStatus
     winner_id: str = ""
@@ -200,19 +202,19 @@ class Ending:
 
 
 class KindDrive(Protocol):
-    """One execution under way of a kind that an extension drives."""
+    """A running execution of a kind that an extension drives."""
 
     @property
     def waits(self) -> bool:
-        """Whether it only waits: for executions that are its parts, or for somebody to go on with it."""
+        """Whether it only waits for its child executions or for a person, and so takes no slot."""
         ...
 
     def steered(self) -> None:
-        """Hear that somebody steered; what they said stands in the log."""
+        """Called when a control event arrives; the event itself is in the log."""
         ...
 
     async def run(self) -> Ending:
-        """Run it to its ending. Raises InvalidRequest, FleetError for what ends it without one, Fenced."""
+        """Run it to its end. Raises InvalidRequest, a FleetError that fails the execution, Fenced."""
         ...
 
 
@@ -233,22 +235,22 @@ class ChildExecutions(Protocol):
 
 
 class KindDriver(Protocol):
-    """What drives the executions of one kind; an extension provides it."""
+    """Drives the executions of one kind; an extension provides it."""
 
     def drive(self, *, work: ExecutionContext) -> KindDrive:
-        """An execution under way; nothing that ended under an earlier driver is done again."""
+        """The drive of an execution; work that ended under an earlier driver is not repeated."""
         ...
 
     async def ended(self, deps: ExecutionDeps, state: ExecutionState, ending: Ending) -> None:
-        """Hear how an execution ends, before the log tells of it. Raises Fenced, Unavailable."""
+        """Called with the end of an execution before it is recorded. Raises Fenced, Unavailable."""
         ...
 
 
 class Workflows(KindDriver, Protocol):
-    """What drives workflows."""
+    """Drives workflows."""
 
     def check(self, task: Task, *, profiles: Collection[str], max_agents: int, memory: bool) -> None:
-        """Whether this installation can run a task's workflow with its inputs. Raises InvalidRequest."""
+        """Check that this installation can run a task's workflow with its inputs. Raises InvalidRequest."""
         ...
 
 
@@ -287,11 +289,12 @@ class ExecutionDeps:
 
 @dataclass(frozen=True, kw_only=True)
 class ExecutionContext:
-    """What the phases of one running execution share.
+    """The objects that the phases of one running execution share.
 
     Attributes:
-        runs: Where agents and checks run; has the execution's journal, and what an earlier driver left: nothing in that
-            is done again.
+        runs: Runs agents and checks; has the execution's journal, and the state that an earlier driver left, of which
+            nothing is done again.
+        children: Starts the executions of its subtasks or nodes.
     """
 
     deps: ExecutionDeps
@@ -300,29 +303,29 @@ class ExecutionContext:
 
     @property
     def known(self) -> ExecutionState:
-        """What its log held when this drive began."""
+        """The state in its log when this drive began."""
         return self.runs.known
 
     @property
     def task(self) -> Task:
-        """What is to be done, as its council does it."""
+        """The task, with the settings of its council."""
         return self.known.task
 
     @property
     def repository(self) -> PinnedRepository:
-        """Where it begins."""
+        """The pinned repository."""
         return self.known.repository
 
     @property
     def journal(self) -> Journal:
-        """The execution's own."""
+        """The execution's own journal."""
         return self.runs.journal
 
     async def put(self, data: bytes, media_type: str) -> BlobRef:
-        """Store content of the execution's. Raises ResourceExhausted, Unavailable."""
+        """Store content that belongs to the execution. Raises ResourceExhausted, Unavailable."""
         return await self.deps.blobs.put(self.task.tenant, self.task.execution_id, data, media_type)
 
     async def patch_of(self, candidate: Candidate) -> bytes:
-        """What a candidate changes; nothing of one without a patch. Raises NotFound, Unavailable."""
+        """The patch of a candidate; empty without one. Raises NotFound, Unavailable."""
         patch = candidate.artifacts.patch
         return await self.deps.blobs.get(patch) if patch is not None else b""

@@ -37,10 +37,10 @@ from swe_ai_fleet.tools.catalogue import ToolAccess
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetLoad:
-    """What goes on: executions `driven` by this replica, `queued` for any of the `replicas` that are alive.
+    """The current load: executions `driven` by this replica, and `queued` for any of the live `replicas`.
 
-    The `oldest` of these was accepted then (ISO 8601; empty: none waits); `for_people` counts by tenant what waits for
-    a person.
+    `oldest` is when the oldest queued one was accepted (ISO 8601; empty: none waits); `for_people` counts by tenant the
+    executions that wait for a person.
     """
 
     driven: int
@@ -52,17 +52,17 @@ class FleetLoad:
 
 
 class Executions:
-    """Accepts tasks and drives executions. An async context: leaving it stops driving, and loses nothing.
+    """Accepts tasks and drives executions. An async context: leaving it stops the drives, and loses nothing.
 
-    Several of these may share one log: whatever was accepted by one can be watched, cancelled, approved and fetched
-    through any, and is driven by one of them at a time.
+    Several of these may share one log: an execution can be watched, cancelled, approved and fetched through any of
+    them, and one of them drives it at a time.
 
     Args:
-        replicas: The others that share the log; None: there are none.
-        access: What tools may use; a task that asks for more is refused.
+        replicas: The replicas that share the log; None: this is the only one.
+        access: The services that tools may use; a task that requests more is refused.
         priced: Whether models have prices; without them no task can be limited by cost.
-        councils: Those of roles; None: agents are made for each task.
-        quotas: What tenants may use, and what holds for them whatever their callers ask for.
+        councils: The councils of roles; None: each task gets agents of its own.
+        quotas: The quotas and rules of tenants.
         kept_seconds: How long the log keeps events, 0 for ever; see `Projection`.
         snapshots: Where the projection is saved; None: the log is read from its start.
 
@@ -71,7 +71,7 @@ class Executions:
         check_tokens, check_storage: See `Quotas`.
         resolve, steer, carry_on: See `Decisions`.
         deliver: See `HandDeliveries`.
-        dispatcher: Starts what is driven here.
+        dispatcher: Starts the drives of this replica.
     """
 
     def __init__(
@@ -88,10 +88,10 @@ class Executions:
         quotas: Quotas | None = None,
         snapshots: Snapshots | None = None,
     ) -> None:
-        def heard(stored: StoredEvent) -> None:
+        def on_event(stored: StoredEvent) -> None:
             self.dispatcher.deliver(stored)
 
-        self.projection = Projection(deps.log, heard, kept_seconds=kept_seconds, snapshots=snapshots)
+        self.projection = Projection(deps.log, on_event, kept_seconds=kept_seconds, snapshots=snapshots)
         self._quotas = quotas or Quotas()
         self.rules = self._quotas.rules
         self.fleet: ConcurrencyLimiter = ConcurrencyLimiter(
@@ -142,7 +142,7 @@ class Executions:
 
     @asynccontextmanager
     async def driving(self, kind: TaskKind, driver: KindDriver) -> AsyncGenerator[None]:
-        """Drive a kind of executions too until the context ends; what is unfinished then stays so in the log."""
+        """Drive a further kind of executions until the context ends; unfinished ones stay unfinished in the log."""
         self.dispatcher.drivers[kind] = driver
         try:
             yield
@@ -151,9 +151,9 @@ class Executions:
             await asyncio.gather(*self.dispatcher.let_go(kind), return_exceptions=True)
 
     async def get(self, tenant: str, execution_id: str) -> ExecutionState:
-        """An execution as its events tell it now. Raises NotFound."""
+        """The current state of an execution. Raises NotFound."""
         if (drive := self.dispatcher.drive(tenant, execution_id)) is not None:
-            # Most of its events are read already.
+            # The drive has read most of its events already.
             return await drive.state()
         state, tombstone = await self.stored(tenant, execution_id)
         if tombstone is not None and isinstance(erased := tombstone.event.body, ExecutionErased):
@@ -167,7 +167,7 @@ class Executions:
         return state
 
     async def stored(self, tenant: str, execution_id: str) -> tuple[ExecutionState | None, StoredEvent | None]:
-        """What the log has of an execution: its state, or (of one that was erased) the event that says so."""
+        """The state of an execution in the log, and the tombstone of an erased one; None for each that is not there."""
         folding, tombstone = Fold(), None
         async with aclosing(self._log.read(tenant, execution_id)) as events:
             async for stored in events:
@@ -177,21 +177,21 @@ class Executions:
         return folding.state, tombstone
 
     async def latest(self, tenant: str, task_id: str, kind: TaskKind | None = None) -> ExecutionState:
-        """The whole state of the execution of a task's highest attempt. Raises NotFound."""
+        """The current state of a task's highest attempt. Raises NotFound."""
         state = self.projection.latest(tenant, task_id, kind)
         if state is None:
             raise NotFound(f"no execution of task {task_id[:64]!r}", field="task_id")
         return await self.get(tenant, state.execution_id)
 
     async def wait(self, tenant: str, execution_id: str) -> ExecutionState:
-        """Wait for the end and return the whole state. Giving up waiting does nothing to the execution."""
+        """Wait for the end of an execution and return its state. Cancelling the wait does not affect the execution."""
         await self.projection.finished(tenant, execution_id)
         return await self.get(tenant, execution_id)
 
     async def watch(self, tenant: str, execution_id: str, from_sequence: int = 0) -> AsyncGenerator[StoredEvent, None]:
         """Its events from a sequence number on, up to and with `ExecutionFinished`. Raises NotFound.
 
-        Of an execution that has ended, what people had delivered since follows; one that was erased says only that.
+        Deliveries after the end of an ended execution follow; an erased one has only its tombstone.
         """
         state = self.projection.get(tenant, execution_id)
         if state is None:
@@ -219,12 +219,12 @@ class Executions:
                     behind = True
 
     async def cancel(self, tenant: str, execution_id: str, reason: str = "") -> ExecutionState:
-        """Stop the agents and their processes and wait until they are. What was done stays in the log.
+        """Stop the agents and their processes and wait for the end. Finished work stays in the log.
 
-        The wish is durable before anything is waited for, so it holds even if nobody drives the execution now. One
-        that has ended is returned as it is. Raises NotFound, Unavailable.
+        The request is stored first, so it holds even if no replica drives the execution now. An ended execution is
+        returned unchanged. Raises NotFound, Unavailable.
         """
-        # Whoever submitted it may be gone already, and it would go on for nobody.
+        # Its submission may still be in progress, by a caller that has left.
         await self._acceptance.settled(tenant, execution_id)
         state = await self.get(tenant, execution_id)
         if state.status.terminal:
@@ -234,7 +234,7 @@ class Executions:
         return await self.wait(tenant, execution_id)
 
     def load(self) -> FleetLoad:
-        """What goes on now."""
+        """The current load."""
         waiting = self.dispatcher.queued()
         return FleetLoad(
             driven=self.dispatcher.driven,
@@ -252,10 +252,10 @@ class Executions:
 
 @dataclass(frozen=True, slots=True)
 class OnlyReplica:
-    """A `Replicas` of one that shares its log with nobody."""
+    """The `Replicas` of a process that shares its log with no other."""
 
     me: str
 
     def alive(self) -> tuple[str, ...]:
-        """This one."""
+        """This process alone."""
         return (self.me,)
